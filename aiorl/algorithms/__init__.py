@@ -1,0 +1,1 @@
+"""The algorithms, a folder each, and the networks and statistics that they share."""

@@ -1,0 +1,114 @@
+"""The `checkpoints` folder of a run: drafts become checkpoints in one step, old ones go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from aiorl.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from aiorl.errors import CheckpointError
+
+LATEST = "latest"
+_DRAFT = ".draft-"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A whole checkpoint, and a sentence for each newer one that was skipped because it is broken."""
+
+    path: Path
+    manifest: Manifest
+    is_newest: bool
+    skipped: tuple[str, ...]
+
+
+class CheckpointStore:
+    """Checkpoints of one run, each in a folder named by its tick."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def begin(self, tick: int) -> Path:
+        """Return an empty draft folder; drafts that a killed run left behind go."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.discard_drafts()
+        draft = self.folder / f"{_DRAFT}{tick}"
+        draft.mkdir()
+        return draft
+
+    def commit(self, draft: Path, manifest: Manifest, keep: int) -> Path:
+        """Make a draft with all its files the newest checkpoint, point `latest` at it, drop the oldest."""
+        write_manifest(draft, manifest)
+        _sync_folder(draft)
+        final = self.folder / str(manifest.tick)
+        if final.exists():  # the same tick saved again: the old one stays whole until the new one is in place
+            old = self.folder / f"{_DRAFT}old-{manifest.tick}"
+            final.rename(old)
+            draft.rename(final)
+            shutil.rmtree(old)
+        else:
+            draft.rename(final)
+        link = self.folder / f".{LATEST}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(final.name)
+        link.replace(self.folder / LATEST)
+        _sync_folder(self.folder)
+        for path in self.paths()[:-keep]:
+            shutil.rmtree(path)
+        for path in self.paths():
+            if path != final:
+                _drop_replay(path)
+        return final
+
+    def discard_drafts(self) -> None:
+        """Remove what unfinished saves left."""
+        for path in self.folder.glob(f"{_DRAFT}*"):
+            shutil.rmtree(path)
+
+    def paths(self) -> list[Path]:
+        """Return the folders of all checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(
+            (path for path in self.folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name)
+        )
+
+    def newest_whole(self) -> Found:
+        """Return the newest checkpoint that is whole.
+
+        Raises:
+            CheckpointError: there is none.
+
+        """
+        skipped: list[str] = []
+        for path in reversed(self.paths()):
+            try:
+                return Found(path, read_manifest(path), not skipped, tuple(skipped))
+            except CheckpointError as error:
+                skipped.append(str(error))
+        reason = f" ({'; '.join(skipped)})" if skipped else ""
+        raise CheckpointError(f"{self.folder}: no whole checkpoint to go on from{reason}")
+
+
+def _drop_replay(path: Path) -> None:
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError:
+        return  # broken already; whoever resumes is told
+    if manifest.has_replay:
+        files = tuple(file for file in manifest.files if not file.name.startswith("replay-"))
+        write_manifest(path, msgspec.structs.replace(manifest, has_replay=False, files=files))
+        for file in path.glob("replay-*.safetensors"):
+            file.unlink()
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,93 @@
+"""Returns and lengths of episodes: the env's own rewards, summed."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aiorl.envs.stepper import Step
+from aiorl.protocol import EpisodeSums, Measure
+
+WINDOW = 100
+_TERM = "reward/"
+
+
+class EpisodeTracker:
+    """Running sums of every env's episode, and the last 100 finished ones."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, np.int64)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self._new: list[float] = []
+        self._terminated = self._truncated = 0
+        self._terms: dict[str, float] = {}
+        self._term_steps = 0
+
+    def add(self, step: Step) -> None:
+        """Count one vector step; rows that are no transition count nowhere, and void their episode."""
+        ended = step.terminated | step.truncated
+        self._return += np.where(step.valid, step.reward, 0)
+        self._length += step.valid
+        for env in np.flatnonzero(ended & step.valid):
+            self._recent.append((float(self._return[env]), float(self._length[env])))
+            self._new.append(float(self._return[env]))
+            # Both at once counts as terminated.
+            self._terminated += bool(step.terminated[env])
+            self._truncated += not step.terminated[env]
+        over = ended | ~step.valid
+        self._return[over] = 0
+        self._length[over] = 0
+        self._add_terms(step)
+
+    def forget_running(self) -> None:
+        """Drop the episodes that were under way: their envs start new ones."""
+        self._return[:] = 0
+        self._length[:] = 0
+
+    def take(self) -> EpisodeSums:
+        """Return what came since the last call; the window stays."""
+        window = np.array(self._recent).reshape(-1, 2)
+        sums = EpisodeSums(
+            finished=len(self._new),
+            terminated=self._terminated,
+            truncated=self._truncated,
+            return_min=min(self._new, default=0.0),
+            return_max=max(self._new, default=0.0),
+            window=len(window),
+            window_return_mean=float(window[:, 0].mean()) if len(window) else 0.0,
+            window_length_mean=float(window[:, 1].mean()) if len(window) else 0.0,
+            reward_terms=tuple(Measure(name, value) for name, value in sorted(self._terms.items())),
+            reward_term_steps=self._term_steps,
+        )
+        self._new.clear()
+        self._terms.clear()
+        self._terminated = self._truncated = self._term_steps = 0
+        return sums
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Return the running sums and the window."""
+        return {
+            "return": self._return.copy(),
+            "length": self._length.copy(),
+            "window": np.array(self._recent).reshape(-1, 2),
+        }
+
+    def set_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Take back what `get_state` returned."""
+        self._return[:] = state["return"]
+        self._length[:] = state["length"]
+        self._recent = deque(((float(r), float(n)) for r, n in state["window"]), maxlen=WINDOW)
+
+    def _add_terms(self, step: Step) -> None:
+        entries = step.info.get("log", step.info)
+        if not isinstance(entries, dict):
+            return
+        terms = {name: values for name, values in entries.items() if isinstance(name, str) and name.startswith(_TERM)}
+        if terms:
+            self._term_steps += 1
+        for name, values in terms.items():
+            self._terms[name] = self._terms.get(name, 0.0) + float(np.mean(values))

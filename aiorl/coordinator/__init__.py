@@ -1,0 +1,1 @@
+"""The coordinator: the asyncio side of a run, which never imports torch."""

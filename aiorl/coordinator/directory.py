@@ -1,0 +1,158 @@
+"""A run's directory: made, locked against a second writer, and opened again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from aiorl.checkpoint.store import CheckpointStore
+from aiorl.errors import SettingsError
+from aiorl.settings import RunSettings
+from aiorl.settings.load import validate
+from aiorl.settings.yaml_text import read_mapping, write_mapping
+
+SETTINGS_FILE = "settings.yaml"
+ENVIRONMENT_FILE = "environment.json"
+VERSIONED = ("aiorl", "torch", "numpy", "mujoco", "gymnasium", "pydantic", "msgspec", "safetensors")
+
+
+class RunDirectory:
+    """One run on disk; open while a run writes to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = CheckpointStore(path / "checkpoints")
+        self._lock: int | None = None
+
+    @classmethod
+    def default(cls, settings: RunSettings) -> Path:
+        """Return `runs/<name>-<time>`."""
+        stem = Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
+        path, number = stem, 2
+        while path.exists():
+            path, number = stem.with_name(f"{stem.name}-{number}"), number + 1
+        return path
+
+    def create(self, settings: RunSettings) -> None:
+        """Make the directory and say in it what runs where.
+
+        Raises:
+            SettingsError: it exists, or cannot be made.
+
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir()
+        except FileExistsError:
+            raise SettingsError(
+                f"{self.path}: exists already; take another --run-dir, or go on with `aiorl resume {self.path}`"
+            ) from None
+        except OSError as error:
+            raise SettingsError(f"{self.path}: cannot be made: {error.strerror}") from None
+        self._acquire()
+        self.write_settings(settings)
+        environment = {"versions": versions(), "machine": _machine(), "git": _git(), "command": sys.argv}
+        (self.path / ENVIRONMENT_FILE).write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
+
+    def reopen(self) -> None:
+        """Lock an existing run's directory.
+
+        Raises:
+            SettingsError: it is no run directory, or another process writes to it.
+
+        """
+        require_run(self.path)
+        self._acquire()
+
+    def write_settings(self, settings: RunSettings) -> None:
+        """Write the settings as resolved."""
+        draft = self.path / f".{SETTINGS_FILE}"
+        draft.write_text(write_mapping(settings.model_dump(mode="json")), encoding="utf-8")
+        draft.replace(self.path / SETTINGS_FILE)
+
+    def close(self) -> None:
+        """Let others write."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _acquire(self) -> None:
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise SettingsError(f"{self.path}: another process is running this run; wait for it or stop it") from None
+
+
+def require_run(path: Path) -> None:
+    """Check that a path is a run directory.
+
+    Raises:
+        SettingsError: it is none.
+
+    """
+    if not (path / SETTINGS_FILE).is_file():
+        what = "is no run directory" if path.exists() else "no such run directory"
+        raise SettingsError(f"{path}: {what} (it has no {SETTINGS_FILE})")
+
+
+def read_settings(path: Path) -> RunSettings:
+    """Read the settings of a run directory.
+
+    Raises:
+        SettingsError: it is none, or they are broken.
+
+    """
+    require_run(path)
+    file = path / SETTINGS_FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: cannot be read: {error}") from None
+    tree, origins = read_mapping(text, str(file))
+    return validate(tree, origins)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "host": platform.node(),
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """Return commit and cleanliness of the checkout that the run was started in, if it is one."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+
+    try:
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "changed_files": len(git("status", "--porcelain").splitlines()),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None

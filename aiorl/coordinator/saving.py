@@ -1,0 +1,159 @@
+"""Saving a drained run into a checkpoint, and bringing a team back to one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import structs
+
+from aiorl.checkpoint.manifest import FORMAT, MANIFEST, Manifest, read_manifest
+from aiorl.checkpoint.store import CheckpointStore, Found
+from aiorl.coordinator.directory import versions
+from aiorl.coordinator.offpolicy import OffPolicyDialogue, call
+from aiorl.coordinator.schedule import Position
+from aiorl.coordinator.team import Team
+from aiorl.coordinator.together import together
+from aiorl.errors import CheckpointError
+from aiorl.protocol import EnvSpec, Restore, Restored, Save
+from aiorl.protocol import Saved as SavedFiles
+from aiorl.settings import RunSettings
+from aiorl.telemetry.log import RunLog
+from aiorl.telemetry.writer import FileWriter
+
+
+class Saver:
+    """Writes checkpoints of one run."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        store: CheckpointStore,
+        team: Team,
+        spec: EnvSpec,
+        writer: FileWriter,
+        run: str,
+    ) -> None:
+        self._settings, self._store, self._team = settings, store, team
+        self._spec, self._writer, self._run = spec, writer, run
+
+    async def save(self, dialogue: OffPolicyDialogue, seconds: float, *, exact: bool = True) -> Path:
+        """Write a checkpoint of a drained dialogue and return its path.
+
+        With `exact` false the collectors are gone: the learner writes their shards for them.
+        """
+        schedule, tick = dialogue.schedule, dialogue.tick
+        position = schedule.position(tick)
+        draft = await self._writer.run(lambda: self._store.begin(tick))
+        pending = () if not self._has_pending(position) else (dialogue.weights.find(position.previous_version),)
+        workers = self._team.workers if exact else [self._team.learner]
+        saved = await together(
+            call(
+                worker,
+                Save(
+                    tick=tick,
+                    directory=str(draft.resolve()),
+                    pending=pending if worker is self._team.learner else (),
+                    shards=not exact,
+                ),
+                SavedFiles,
+            )
+            for worker in workers
+        )
+        manifest = Manifest(
+            format=FORMAT,
+            run=self._run,
+            tick=tick,
+            env_steps=schedule.env_steps(tick),
+            gradient_steps=schedule.gradient_steps(tick),
+            weight_version=position.weight_version,
+            previous_version=position.previous_version,
+            replay_from_env_steps=position.replay_from_env_steps,
+            seconds=seconds,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            exact=exact,
+            has_replay=True,
+            settings=self._settings.model_dump(mode="json"),
+            spec=self._spec,
+            versions=versions(),
+            files=tuple(sorted((file for each in saved for file in each.files), key=lambda file: file.name)),
+        )
+        return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
+
+    def _has_pending(self, position: Position) -> bool:
+        # With lead 1 the next chunk acts with the policy before the last update.
+        return self._settings.collection.lead == 1 and position.previous_version != position.weight_version
+
+
+def start_position(found: Found, settings: RunSettings) -> Position:
+    """Return where a run goes on from a checkpoint."""
+    manifest = found.manifest
+    return Position(
+        tick=manifest.tick,
+        weight_version=manifest.weight_version,
+        previous_version=manifest.previous_version if settings.collection.lead == 1 else manifest.weight_version,
+        replay_from_env_steps=manifest.replay_from_env_steps if manifest.has_replay else manifest.env_steps,
+    )
+
+
+async def restore(found: Found, dialogue: OffPolicyDialogue, team: Team, spec: EnvSpec, log: RunLog) -> None:
+    """Bring a started team to a checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint is of another env.
+
+    """
+    manifest, directory = found.manifest, str(found.path.resolve())
+    if _bare(manifest.spec) != _bare(spec):
+        raise CheckpointError(f"{found.path}: was made with another environment ({manifest.spec}); this one has {spec}")
+    start = dialogue.schedule.start
+    learner = team.learner
+    weights = dialogue.weights.claim(start.weight_version, [learner.name])
+    pending: tuple[int, ...] = ()
+    pending_versions: tuple[int, ...] = ()
+    if start.previous_version != start.weight_version:
+        pending = (dialogue.weights.claim(start.previous_version, [learner.name]),)
+        pending_versions = (start.previous_version,)
+    to_learner = Restore(
+        directory,
+        weights=weights,
+        weight_version=start.weight_version,
+        pending=pending,
+        pending_versions=pending_versions,
+    )
+    to_collector = Restore(directory, has_replay=manifest.has_replay, has_state=manifest.exact)
+    requests = [to_collector] * len(team.collectors) + [to_learner]
+    restored = await together(
+        call(worker, request, Restored) for worker, request in zip(team.workers, requests, strict=True)
+    )
+    for slot in (weights, *pending):
+        dialogue.weights.written(slot, learner.name)
+    notes = {each.note for each in restored if each.note}
+    if not manifest.has_replay:
+        refill = start.replay_from_env_steps + dialogue.schedule.learning_starts
+        notes.add(f"this older checkpoint holds no replay: no updates before {refill} env steps")
+    if not manifest.exact:
+        notes.add("this checkpoint was saved after a worker's death: the run goes on, but not as it would have")
+    for note in sorted(notes):
+        log.warning(note)
+
+
+async def warm_start(source: Path, dialogue: OffPolicyDialogue, team: Team, spec: EnvSpec) -> None:
+    """Give a new run's learner the policy of a checkpoint, with its observation statistics.
+
+    Raises:
+        CheckpointError: there is none, or it does not fit.
+
+    """
+    path = source if (source / MANIFEST).is_file() else CheckpointStore(source / "checkpoints").newest_whole().path
+    manifest = read_manifest(path)
+    if _bare(manifest.spec) != _bare(structs.replace(spec, num_envs=manifest.spec.num_envs)):
+        raise CheckpointError(f"{path}: its policy is for another environment ({manifest.spec}); this one has {spec}")
+    learner = team.learner
+    weights = dialogue.weights.claim(dialogue.schedule.start.weight_version, [learner.name])
+    await call(learner, Restore(str(path.resolve()), policy_only=True, weights=weights), Restored)
+    dialogue.weights.written(weights, learner.name)
+
+
+def _bare(spec: EnvSpec) -> EnvSpec:
+    return structs.replace(spec, notes=())

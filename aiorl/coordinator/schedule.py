@@ -1,0 +1,81 @@
+"""Which tick does what: a pure function of the settings and of where the run started from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from aiorl.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: after the update of `tick`.
+
+    `previous_version` is the policy before that update: with lead 1 the next chunk acts with it. A resumed
+    run without its replay fills it anew from `replay_from_env_steps` on.
+    """
+
+    tick: int = 0
+    weight_version: int = 0
+    previous_version: int = 0
+    replay_from_env_steps: int = 0
+
+
+class Schedule:
+    """Answers for every tick after the start position. Ticks count from 1."""
+
+    def __init__(self, settings: RunSettings, start: Position) -> None:
+        self._settings, self.start = settings, start
+        self._per_tick = settings.env_steps_per_tick
+        needed = start.replay_from_env_steps + settings.collection.learning_starts
+        self._first_training = max(math.ceil(needed / self._per_tick), start.tick + 1)
+
+    @property
+    def learning_starts(self) -> int:
+        """Env steps that the replay needs before the first update."""
+        return self._settings.collection.learning_starts
+
+    def env_steps(self, tick: int) -> int:
+        """Env steps collected after a tick."""
+        return tick * self._per_tick
+
+    def trains(self, tick: int) -> bool:
+        """Whether a tick's chunk is packed and trained on."""
+        return tick >= self._first_training
+
+    def is_uniform(self, tick: int) -> bool:
+        """Whether a tick's chunk acts uniformly at random."""
+        return self.env_steps(tick - 1) < self._settings.collection.uniform_steps
+
+    def version_after(self, tick: int) -> int:
+        """Return the version of update `tick`: the newest one published at or before it."""
+        if tick < self.start.tick:
+            return self.start.previous_version
+        return self.start.weight_version + max(0, tick - self._first_training + 1)
+
+    def acting_version(self, tick: int) -> int:
+        """Return the version that a tick's chunk acts with."""
+        return self.version_after(tick - 1 - self._settings.collection.lead)
+
+    def gradient_steps(self, tick: int) -> int:
+        """Gradient steps taken after a tick."""
+        return self.version_after(tick) * self._settings.learner.gradient_steps
+
+    def budget_reached(self, tick: int) -> str | None:
+        """Return which budget of steps is used up after a tick, if one is."""
+        budget = self._settings.budget
+        if budget.env_steps is not None and self.env_steps(tick) >= budget.env_steps:
+            return f"budget.env_steps={budget.env_steps}"
+        if budget.gradient_steps is not None and self.gradient_steps(tick) >= budget.gradient_steps:
+            return f"budget.gradient_steps={budget.gradient_steps}"
+        return None
+
+    def position(self, tick: int) -> Position:
+        """Return the position after a tick."""
+        return Position(
+            tick=tick,
+            weight_version=self.version_after(tick),
+            previous_version=self.version_after(tick - 1),
+            replay_from_env_steps=self.start.replay_from_env_steps,
+        )

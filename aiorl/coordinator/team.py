@@ -1,0 +1,79 @@
+"""The team: collectors and learner from start to end, with the memory that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from aiorl.coordinator.capacity import Sizes, check_disk, check_memory
+from aiorl.coordinator.together import together
+from aiorl.coordinator.workers import WorkerFactory
+from aiorl.errors import EnvError
+from aiorl.protocol import Attach, Build, Built, EnvSpec
+from aiorl.runtime.handle import WorkerHandle
+from aiorl.service import Blocks
+from aiorl.settings import RunSettings
+from aiorl.telemetry.log import RunLog
+
+
+class Team:
+    """Enter it to create the shared blocks, leave it to end everything; `start` in between."""
+
+    def __init__(self, settings: RunSettings, factory: WorkerFactory, run_dir: Path, log: RunLog) -> None:
+        self._settings, self._run_dir, self._log = settings, run_dir, log
+        self._blocks = Blocks.create(settings.collection.collectors)
+        self.collectors: list[WorkerHandle] = [
+            factory.make("collector", index, self._blocks.for_collector(index))
+            for index in range(settings.collection.collectors)
+        ]
+        self.learner: WorkerHandle = factory.make("learner", 0, self._blocks)
+        self.stop_at_once = False
+
+    @property
+    def workers(self) -> list[WorkerHandle]:
+        """All of them."""
+        return [*self.collectors, self.learner]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.stop(self.workers)
+        finally:
+            self._blocks.close()
+
+    async def start(self) -> EnvSpec:
+        """Start all workers, size and map the memory; return what the env looks like.
+
+        Raises:
+            SettingsError: a worker refused, or the run does not fit into memory or on disk.
+            WorkerStartupError: a worker failed or died.
+
+        """
+        ready = await together((worker.start() for worker in self.workers), cancel_others=True)
+        specs = [each.spec for each in ready[:-1]]
+        spec = specs[0]
+        assert spec is not None
+        if any(other != spec for other in specs):
+            raise EnvError(f"the collectors' environments differ: {specs}")
+        for note in spec.notes:
+            self._log.info(note)
+        built = await self.learner.call(Build(spec))
+        assert isinstance(built, Built)
+        sizes = Sizes.of(self._settings, spec, built.policy_bytes)
+        check_memory(self._settings, sizes)
+        check_disk(self._settings, sizes, built.checkpoint_bytes, self._run_dir)
+        for block in self._blocks.replay:
+            block.reserve(sizes.shard)
+        self._blocks.batches.reserve(sizes.batches)
+        self._blocks.weights.reserve(sizes.weights)
+        await together((worker.call(Attach(built.policy_bytes)) for worker in self.workers), cancel_others=True)
+        return spec
+
+    async def stop(self, workers: list[WorkerHandle]) -> None:
+        """End some of the workers, side by side."""
+        await together(worker.stop(at_once=self.stop_at_once) for worker in workers)

@@ -1,0 +1,283 @@
+"""One run from start to outcome: team, dialogue, saves, evaluation, and what is written on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiorl.checkpoint.store import Found
+from aiorl.coordinator.control import Control
+from aiorl.coordinator.directory import RunDirectory
+from aiorl.coordinator.evaluating import EVALUATION_FILE, evaluate, evaluation_entry, write_evaluation
+from aiorl.coordinator.offpolicy import OffPolicyDialogue
+from aiorl.coordinator.saving import Saver, restore, start_position, warm_start
+from aiorl.coordinator.schedule import Position, Schedule
+from aiorl.coordinator.team import Team
+from aiorl.coordinator.workers import WorkerFactory
+from aiorl.errors import AiorlError
+from aiorl.events import Evaluated, Evaluation, Event, Outcome, Progress, Saved, Started, State
+from aiorl.settings import RunSettings
+from aiorl.telemetry.log import RunLog, jsonl_sink
+from aiorl.telemetry.metrics import MetricsInterval
+from aiorl.telemetry.plot import CURVE_FILE, draw_learning_curve
+from aiorl.telemetry.sinks import METRICS_FILE, MetricsSinks, read_metrics
+from aiorl.telemetry.status import StatusFile, error_entry, worker_entries
+from aiorl.telemetry.tick import TickReport
+from aiorl.telemetry.writer import FileWriter
+
+
+class Training:
+    """Drives one run; everything that it opens is closed again when `drive` returns or raises."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        directory: RunDirectory,
+        writer: FileWriter,
+        control: Control,
+        emit: Callable[[Event], None],
+        env_factory: Callable[..., Any] | None,
+        found: Found | None,
+    ) -> None:
+        self._settings, self._directory, self._writer = settings, directory, writer
+        self._control, self._emit, self._found = control, emit, found
+        self._log = RunLog(jsonl_sink(directory.path / "log.jsonl", writer))
+        self._status = StatusFile(directory.path, writer)
+        self._sinks = MetricsSinks(directory.path, writer, tensorboard=settings.telemetry.tensorboard)
+        self._metrics = MetricsInterval(settings)
+        self._factory = WorkerFactory(settings, env_factory, self._log)
+        start = Position() if found is None else start_position(found, settings)
+        self._schedule = Schedule(settings, start)
+        self._clock = TrainingClock(0.0 if found is None else found.manifest.seconds)
+        self._autosave = Autosave(settings, self._schedule.env_steps(start.tick))
+        self._tick = start.tick
+        self._checkpoint: Path | None = None if found is None else found.path
+        self._saved_tick = start.tick if found is not None else -1
+        self._evaluation: Evaluation | None = None
+
+    async def drive(self) -> Outcome:
+        """Run to the end; raise what ended it otherwise."""
+        try:
+            self._status.update(now=True, state="starting")
+            state, reason = await self._train()
+            if state == "completed" and self._settings.evaluation.at_end:
+                await self._evaluate()
+            outcome = self._outcome(state, reason)
+            self._status.update(now=True, state=state, seconds=outcome.seconds, workers=[])
+            self._log.info(f"run {state}", reason=reason, env_steps=outcome.env_steps)
+            return outcome
+        except asyncio.CancelledError:
+            self._status.update(now=True, state="interrupted", workers=[])
+            raise
+        except BaseException as error:
+            self._status.update(now=True, state="failed", error=error_entry(error))
+            self._log.error("run failed", error=str(error), cause=str(error.__cause__ or ""))
+            raise
+        finally:
+            self._sinks.close()
+            self._factory.close()
+
+    async def _train(self) -> tuple[State, str]:
+        settings = self._settings
+        async with Team(settings, self._factory, self._directory.path, self._log) as team:
+            try:
+                spec = await self._control.unless_stopped(team.start())
+                if spec is None:
+                    team.stop_at_once = True
+                    return "interrupted", f"{self._control.stop_reason} during start-up"
+                dialogue = OffPolicyDialogue(settings, team, self._schedule)
+                saver = Saver(settings, self._directory.store, team, spec, self._writer, settings.name)
+                if self._found is not None:
+                    manifest = self._found.manifest
+                    await restore(self._found, dialogue, team, spec, self._log)
+                    self._sinks.cut_back(manifest.tick, manifest.env_steps)
+                elif settings.checkpoint.warm_start is not None:
+                    await warm_start(Path(settings.checkpoint.warm_start), dialogue, team, spec)
+                else:
+                    await dialogue.publish_first()
+                self._clock.start()
+                self._metrics.start()
+                self._status.update(now=True, state="running", workers=worker_entries(team.workers), **self._counters())
+                self._emit(Started(self._directory.path, dialogue.tick, self._schedule.env_steps(dialogue.tick)))
+                try:
+                    return await self._until_end(dialogue, saver)
+                except AiorlError as error:
+                    self._status.update(workers=worker_entries(team.workers))
+                    await self._save_after_failure(error, dialogue, saver, team)
+                    raise
+            except BaseException:
+                team.stop_at_once = True
+                raise
+
+    async def _until_end(self, dialogue: OffPolicyDialogue, saver: Saver) -> tuple[State, str]:
+        while True:
+            await dialogue.advance(self._may_collect, self._report)
+            # Drained: every collected tick is finished, so this is where saves, pauses and ends belong.
+            saves = self._control.take_saves()
+            ending = self._ending(dialogue.tick)
+            try:
+                if saves or ending or self._autosave.is_due(self._schedule.env_steps(dialogue.tick)):
+                    await self._save(dialogue, saver)
+            except BaseException as error:
+                for save in saves:
+                    _settle(save, error)
+                raise
+            for save in saves:
+                _settle(save, self._checkpoint)
+            if ending:
+                self._flush_metrics()
+                return ending
+            if self._control.is_paused:
+                self._clock.pause()
+                await self._control.while_paused()
+                self._clock.start()
+
+    def _may_collect(self, tick: int) -> bool:
+        return not (
+            self._control.wants_drain
+            or self._ending(tick - 1)
+            or self._autosave.is_due(self._schedule.env_steps(tick - 1))
+        )
+
+    def _ending(self, tick: int) -> tuple[State, str] | None:
+        if self._control.stop_reason is not None:
+            return "interrupted", self._control.stop_reason
+        if (reached := self._schedule.budget_reached(tick)) is not None:
+            return "completed", f"{reached} reached"
+        seconds = self._settings.budget.seconds
+        if seconds is not None and self._clock.seconds >= seconds:
+            return "completed", f"budget.seconds={seconds:g} reached"
+        return None
+
+    def _report(self, report: TickReport) -> None:
+        is_first_update = report.update is not None and not self._schedule.trains(report.tick - 1)
+        self._tick = report.tick
+        self._metrics.add(report)
+        if self._metrics.is_due:
+            self._flush_metrics()
+        self._status.update(now=is_first_update, **self._counters())
+        self._writer.raise_failure()
+
+    def _flush_metrics(self) -> None:
+        if not self._metrics.is_empty:
+            record = self._metrics.take(self._clock.seconds)
+            self._sinks.write(record)
+            self._emit(Progress(record))
+
+    async def _save(self, dialogue: OffPolicyDialogue, saver: Saver, *, exact: bool = True) -> None:
+        if dialogue.tick in (0, self._saved_tick):
+            return  # nothing that is not on disk already
+        self._checkpoint = await saver.save(dialogue, self._clock.seconds, exact=exact)
+        self._saved_tick = dialogue.tick
+        env_steps = self._schedule.env_steps(dialogue.tick)
+        self._autosave.saved(env_steps)
+        self._log.info("checkpoint saved", path=str(self._checkpoint), env_steps=env_steps)
+        self._emit(Saved(self._checkpoint, dialogue.tick, env_steps))
+
+    async def _save_after_failure(
+        self, error: AiorlError, dialogue: OffPolicyDialogue, saver: Saver, team: Team
+    ) -> None:
+        """Save what the learner still has; the collectors' shards are memory that anyone can write out."""
+        self._flush_metrics()
+        if team.learner.state != "running":
+            return
+        team.stop_at_once = True
+        try:
+            async with asyncio.timeout(self._settings.runtime.save_timeout_s):
+                await team.stop(team.collectors)
+                await self._save(dialogue, saver, exact=False)
+        except (AiorlError, TimeoutError, OSError) as second:
+            self._log.warning("could not save after the failure", failure=str(error), error=str(second))
+
+    async def _evaluate(self) -> None:
+        """Evaluate the final checkpoint, unless somebody asks for the end meanwhile."""
+        if self._checkpoint is None:
+            return
+        env_steps = self._schedule.env_steps(self._tick)
+        work = evaluate(self._settings, self._checkpoint, env_steps, self._factory)
+        self._evaluation = await self._control.unless_stopped(work)
+        if self._evaluation is None:
+            self._log.warning("evaluation given up", reason=self._control.stop_reason)
+            return
+        self._emit(Evaluated(self._evaluation))
+        evaluation, path = self._evaluation, self._directory.path
+        await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
+        await self._writer.run(lambda: draw_curve(path, self._settings.name, evaluation))
+
+    def _counters(self) -> dict[str, Any]:
+        return {
+            "tick": self._tick,
+            "env_steps": self._schedule.env_steps(self._tick),
+            "gradient_steps": self._schedule.gradient_steps(self._tick),
+            "seconds": self._clock.seconds,
+        }
+
+    def _outcome(self, state: State, reason: str) -> Outcome:
+        return Outcome(
+            state=state,
+            reason=reason,
+            run_dir=self._directory.path,
+            checkpoint=self._checkpoint,
+            evaluation=self._evaluation,
+            **self._counters(),
+        )
+
+
+class TrainingClock:
+    """Seconds of training, over all parts of a run; pauses do not count."""
+
+    def __init__(self, before: float) -> None:
+        self._before = before
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._before + (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._since = time.monotonic()
+
+    def pause(self) -> None:
+        """Stop counting."""
+        self._before, self._since = self.seconds, None
+
+
+class Autosave:
+    """When the settings ask for a checkpoint."""
+
+    def __init__(self, settings: RunSettings, env_steps: int) -> None:
+        self._settings = settings.checkpoint
+        self.saved(env_steps)
+
+    def saved(self, env_steps: int) -> None:
+        """Note a checkpoint."""
+        self._env_steps, self._at = env_steps, time.monotonic()
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether the next one is due."""
+        if env_steps == self._env_steps:
+            return False
+        steps, seconds = self._settings.every_env_steps, self._settings.every_seconds
+        by_steps = steps is not None and env_steps // steps > self._env_steps // steps
+        return by_steps or (seconds is not None and time.monotonic() - self._at >= seconds)
+
+
+def draw_curve(run_dir: Path, name: str, evaluation: Evaluation) -> None:
+    """Draw a run's learning curve, with an evaluation at its end, into its directory."""
+    entry = evaluation_entry(evaluation)
+    point = (evaluation.env_steps, entry["return_mean"], entry["return_min"], entry["return_max"])
+    draw_learning_curve(run_dir / CURVE_FILE, read_metrics(run_dir / METRICS_FILE), name, point)
+
+
+def _settle(future: asyncio.Future[object], result: object) -> None:
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

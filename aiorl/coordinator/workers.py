@@ -1,0 +1,49 @@
+"""Making worker handles of the kind that the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import cloudpickle
+
+from aiorl.runtime.cores import thread_budget, usable_cores
+from aiorl.runtime.handle import WorkerHandle
+from aiorl.runtime.inline import InlineWorker
+from aiorl.runtime.process import ProcessWorker, start_context
+from aiorl.runtime.worker import Start
+from aiorl.service import Blocks
+from aiorl.settings import RunSettings
+from aiorl.telemetry.log import RunLog
+
+SERVICES = {
+    "collector": "aiorl.collector.service:CollectorService",
+    "learner": "aiorl.learner.service:LearnerService",
+    "evaluator": "aiorl.evaluation:EvaluatorService",
+}
+
+
+class WorkerFactory:
+    """Makes workers; owns the threads in which blocking calls on processes run."""
+
+    def __init__(self, settings: RunSettings, env_factory: Callable[..., Any] | None, log: RunLog) -> None:
+        self._settings, self._log = settings, log
+        self._env_factory = None if env_factory is None else cloudpickle.dumps(env_factory)
+        self._text = settings.model_dump_json()
+        self._budget = thread_budget(settings, usable_cores())
+        workers = settings.collection.collectors + 2
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="aiorl processes")
+
+    def make(self, role: str, index: int, blocks: Blocks | None) -> WorkerHandle:
+        """Make a worker, not started yet."""
+        threads = self._budget.learner if role == "learner" else self._budget.collector
+        start = Start(role, index, SERVICES[role], self._text, threads, blocks, self._env_factory)
+        runtime = self._settings.runtime
+        if runtime.kind == "inline":
+            return InlineWorker(start, runtime, self._log, self._executor)
+        return ProcessWorker(start, runtime, self._log, start_context(runtime), self._executor)
+
+    def close(self) -> None:
+        """End the threads; every worker has been stopped before."""
+        self._executor.shutdown(wait=True)

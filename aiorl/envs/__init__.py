@@ -1,0 +1,1 @@
+"""Batched robot tasks on MuJoCo, each usable without the rest of aiorl."""

@@ -1,0 +1,148 @@
+"""Any Gymnasium vector env from its settings: an id, `module:id`, `module:factory` or a Python factory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from aiorl.envs.registration import register_envs
+from aiorl.errors import SettingsError
+from aiorl.settings.sections import EnvSettings
+
+Factory = Callable[..., Any]
+
+
+class EnvSettingsError(SettingsError):
+    """The environment cannot be made from these settings; `key` is the one to change."""
+
+    def __init__(self, key: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.key = key
+
+
+def make_vector_env(
+    settings: EnvSettings, num_envs: int, factory: Factory | None = None, kwargs: dict[str, Any] | None = None
+) -> VectorEnv[Any, Any, Any]:
+    """Make a vector env of `num_envs` envs; `kwargs` go over those of the settings.
+
+    Raises:
+        EnvSettingsError: there is no such env, or the settings do not fit it.
+
+    """
+    arguments = settings.kwargs | (kwargs or {})
+    mode = AutoresetMode.DISABLED if settings.on_nonfinite == "end_episode" else AutoresetMode.SAME_STEP
+    if factory is None and ":" in settings.id:
+        factory = _named_factory(settings.id)
+    if factory is None:
+        return _registered(settings, num_envs, arguments, mode)
+    if "num_envs" in _parameters(factory):
+        return _from_vector_factory(settings, factory, num_envs, arguments)
+    return _vectorised(settings, lambda: factory(**arguments), num_envs, mode)
+
+
+def _named_factory(env_id: str) -> Factory | None:
+    module_name, _, name = env_id.partition(":")
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise EnvSettingsError(
+            "env.id", f"{env_id}: module {module_name} cannot be imported in the worker: {error}"
+        ) from error
+    factory = getattr(module, name, None)
+    if callable(factory):
+        return factory  # type: ignore[no-any-return]
+    if name in gymnasium.registry:
+        return None
+    raise EnvSettingsError(
+        "env.id",
+        f"{env_id}: module {module_name} has no callable {name} and registers no environment of that id",
+    )
+
+
+def _registered(
+    settings: EnvSettings, num_envs: int, arguments: dict[str, Any], mode: AutoresetMode
+) -> VectorEnv[Any, Any, Any]:
+    register_envs()  # for versions of Gymnasium that load no plug-ins
+    env_id = settings.id.rpartition(":")[2]
+    try:
+        spec = gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        raise EnvSettingsError(
+            "env.id",
+            f"{env_id}: {str(error).rstrip('.')}; if code of yours registers it, write module:{env_id}"
+            " so that the worker imports that module first",
+        ) from error
+    has_own = spec.vector_entry_point is not None
+    if settings.vectorization == "vector_entry_point" and not has_own:
+        raise EnvSettingsError("env.vectorization", f"{env_id} has no vector entry point; use sync or async")
+    if has_own and settings.vectorization in ("auto", "vector_entry_point") and not settings.wrappers:
+        if settings.max_episode_steps is not None:
+            arguments = arguments | {"max_episode_steps": settings.max_episode_steps}
+        if mode is AutoresetMode.DISABLED:
+            arguments = arguments | {"autoreset_mode": mode}
+        return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments)
+    if spec.entry_point is None:
+        raise EnvSettingsError("env.vectorization", f"{env_id} offers only its own vector entry point, so no wrappers")
+    limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
+    single = settings.model_copy(update={"max_episode_steps": None})
+    return _vectorised(
+        single, lambda: gymnasium.make(env_id, disable_env_checker=True, **limit, **arguments), num_envs, mode
+    )
+
+
+def _vectorised(
+    settings: EnvSettings, make: Callable[[], Any], num_envs: int, mode: AutoresetMode
+) -> VectorEnv[Any, Any, Any]:
+    wrappers = [_wrapper(name) for name in settings.wrappers]
+
+    def single() -> gymnasium.Env[Any, Any]:
+        env = make()
+        if not isinstance(env, gymnasium.Env):
+            raise EnvSettingsError("env.id", f"{settings.id}: its factory returned {type(env).__name__}, not an Env")
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return env if settings.max_episode_steps is None else TimeLimit(env, settings.max_episode_steps)
+
+    if settings.vectorization == "async":
+        return AsyncVectorEnv([single] * num_envs, autoreset_mode=mode)
+    return SyncVectorEnv([single] * num_envs, autoreset_mode=mode)
+
+
+def _from_vector_factory(
+    settings: EnvSettings, factory: Factory, num_envs: int, arguments: dict[str, Any]
+) -> VectorEnv[Any, Any, Any]:
+    if settings.wrappers:
+        raise EnvSettingsError("env.wrappers", "wrap single envs, but this factory makes a vector env")
+    if settings.max_episode_steps is not None:
+        if "max_episode_steps" not in _parameters(factory):
+            raise EnvSettingsError("env.max_episode_steps", "this env's factory takes no max_episode_steps")
+        arguments = arguments | {"max_episode_steps": settings.max_episode_steps}
+    env = factory(num_envs=num_envs, **arguments)
+    if not isinstance(env, VectorEnv):
+        raise EnvSettingsError(
+            "env.id",
+            f"{settings.id}: its factory takes num_envs but returned {type(env).__name__}, not a VectorEnv",
+        )
+    return env
+
+
+def _wrapper(name: str) -> Callable[[Any], Any]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise EnvSettingsError("env.wrappers", f"{name} is no importable module:callable: {error}") from error
+    return found  # type: ignore[no-any-return]
+
+
+def _parameters(factory: Factory) -> set[str]:
+    try:
+        return set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return set()

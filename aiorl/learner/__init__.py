@@ -1,0 +1,1 @@
+"""The learner: trains on packed batches and publishes policies."""

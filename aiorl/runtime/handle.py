@@ -1,0 +1,46 @@
+"""The interface of a worker as the coordinator sees it; a process, a thread, later an actor elsewhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from aiorl.protocol import Message, Ready, Request
+
+
+class WorkerHandle(Protocol):
+    """One worker; every await of it also ends when the worker dies."""
+
+    role: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Role and index, such as `collector 0`."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, once started."""
+
+    @property
+    def state(self) -> str:
+        """`starting`, `running`, `failed` or `stopped`."""
+
+    async def start(self) -> Ready:
+        """Start it and wait until it is ready.
+
+        Raises:
+            SettingsError: it refused the settings.
+            WorkerStartupError: it failed, died or took too long.
+
+        """
+
+    async def call(self, request: Request) -> Message:
+        """Send a request and wait for its reply.
+
+        Raises:
+            WorkerError, EnvError, CheckpointError: what happened to it instead.
+
+        """
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End it and all that it started: ask, terminate, kill; never raises because of the worker."""

@@ -1,0 +1,226 @@
+"""A worker as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from aiorl.errors import AiorlError, WorkerCrashedError, WorkerStartupError
+from aiorl.protocol import Stop
+from aiorl.runtime.pipe import Pipe
+from aiorl.runtime.worker import Start, process_main
+from aiorl.runtime.worker_handle import PipedWorker
+from aiorl.settings.sections import RuntimeSettings
+from aiorl.telemetry.log import RunLog
+
+PRELOAD = "aiorl.runtime.preload"
+LAST_WORDS_S = 1.0
+"""How long to read on after a worker's death: its last frame may still be in the pipe."""
+
+
+def start_context(settings: RuntimeSettings) -> BaseContext:
+    """Return the multiprocessing context that workers start from."""
+    method = settings.start_method
+    if method == "auto":
+        method = "forkserver" if sys.platform.startswith("linux") else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        from multiprocessing import forkserver
+
+        # The server is shared with the host, and so is its list: add to it, never replace it.
+        known = list(getattr(forkserver._forkserver, "_preload_modules", []))
+        context.set_forkserver_preload([*(name for name in known if name not in ("__main__", PRELOAD)), PRELOAD])
+    return context
+
+
+class ProcessWorker(PipedWorker):
+    """A worker process: its own group, a life-line, a pidfd that tells of its death."""
+
+    def __init__(
+        self, start: Start, settings: RuntimeSettings, log: RunLog, context: BaseContext, executor: Executor
+    ) -> None:
+        super().__init__(start, settings, log)
+        self._context, self._executor = context, executor
+        self._process: Any = None
+        self._lifeline: socket.socket | None = None
+        self._pidfd: int | None = None
+        self._exited: asyncio.Future[None] | None = None
+
+    async def _launch(self) -> Pipe:
+        loop = asyncio.get_running_loop()
+        self._exited = loop.create_future()
+        ours, theirs = self._context.Pipe(duplex=True)
+        self._lifeline, their_lifeline = socket.socketpair()
+        # The loop gets a duplicate: it makes descriptors non-blocking, and Connection expects blocking ones.
+        sock = socket.socket(fileno=os.dup(ours.fileno()))
+        ours.close()
+        self._pipe = Pipe(self.name, sock, self._on_log)
+        self._process = self._context.Process(  # type: ignore[attr-defined]
+            target=process_main, args=(self._start, theirs, their_lifeline), name=f"aiorl {self.name}"
+        )
+        try:
+            # Started whole or not at all, even when we are cancelled: a half-known process could not be ended.
+            await _finish(loop.run_in_executor(self._executor, self._process.start))
+        finally:
+            theirs.close()
+            their_lifeline.close()
+            if self._process.pid is not None:
+                self.pid = self._process.pid
+                self._watch(loop)
+            await self._pipe.open()
+        return self._pipe
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self.pid is not None and self._exited is not None
+        if not hasattr(os, "pidfd_open"):
+            return  # elsewhere the end of the pipe has to do
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            self._exited.set_result(None)
+            return
+        loop.add_reader(self._pidfd, self._on_exit, loop)
+
+    def _on_exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._pidfd is not None and self._exited is not None
+        loop.remove_reader(self._pidfd)
+        if not self._exited.done():
+            self._exited.set_result(None)
+
+    async def _died(self) -> AiorlError:
+        assert self._exited is not None and self._pipe is not None
+        await asyncio.wait([self._exited, self._pipe.closed], return_when=asyncio.FIRST_COMPLETED)
+        # Both tell of the same death: the pipe may hold a last word, the process its exit code. A grandchild can
+        # keep the pipe open, and a process can outlive its pipe, so neither is waited for without end.
+        await asyncio.wait([self._exited, self._pipe.closed], timeout=LAST_WORDS_S)
+        if self._pipe.broken is not None:
+            self.kill()
+            return self._pipe.broken
+        kind = WorkerStartupError if self.state == "starting" else WorkerCrashedError
+        when = " before it was ready" if self.state == "starting" else ""
+        return kind(
+            f"{self.name} (pid {self.pid}) {await self._how_it_ended()}{when}",
+            role=self.role,
+            index=self.index,
+            pid=self.pid,
+        )
+
+    async def _how_it_ended(self) -> str:
+        code = await self._join(LAST_WORDS_S)
+        if code is None:
+            return "closed its pipe but runs on"
+        if code < 0:
+            try:
+                return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+            except ValueError:
+                return f"was killed by signal {-code}"
+        return f"exited with code {code}"
+
+    def kill(self) -> None:
+        """Kill its process group."""
+        self._signal(signal.SIGKILL)
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End it: ask, terminate, kill, each with its deadline; then give everything back."""
+        if self._process is None:
+            return
+        try:
+            if self.pid is not None:
+                await self._ladder(at_once)
+        finally:
+            self._signal(signal.SIGKILL)  # children that it left behind
+            await self._give_back()
+
+    async def _ladder(self, at_once: bool) -> None:
+        if not at_once and self.state == "running" and self._pipe is not None and self._is_alive:
+            try:
+                await asyncio.wait_for(self._ask_to_stop(), self._settings.stop_ask_s)
+            except (TimeoutError, AiorlError):
+                self._log.warning("worker did not stop when asked", worker=self.name, pid=self.pid)
+        if self._is_alive and not at_once:
+            self._signal(signal.SIGTERM)
+            await self._wait_exit(self._settings.stop_terminate_s)
+        if self._is_alive:
+            self.kill()
+            await self._wait_exit(self._settings.stop_terminate_s)
+
+    async def _ask_to_stop(self) -> None:
+        assert self._pipe is not None and self._exited is not None
+        await self._pipe.send(Stop())
+        await asyncio.wait([self._exited] if self._pidfd is not None else [self._pipe.closed])
+
+    async def _wait_exit(self, seconds: float) -> None:
+        assert self._exited is not None
+        if self._pidfd is not None:
+            await asyncio.wait([self._exited], timeout=seconds)
+        else:
+            await self._join(seconds)
+
+    @property
+    def _is_alive(self) -> bool:
+        if self._pidfd is not None and self._exited is not None:
+            return not self._exited.done()
+        return bool(self._process is not None and self._process.pid is not None and self._process.exitcode is None)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is None:
+            return
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            # No such group: it is gone, or has not come so far as to lead one.
+            if self._pidfd is not None and self._is_alive:
+                _quietly(lambda: signal.pidfd_send_signal(self._pidfd, number))  # type: ignore[arg-type]
+        except PermissionError:
+            return  # the group of a process that is not ours any more
+
+    async def _join(self, seconds: float) -> int | None:
+        loop = asyncio.get_running_loop()
+        await _finish(loop.run_in_executor(self._executor, self._process.join, seconds))
+        code: int | None = self._process.exitcode
+        return code
+
+    async def _give_back(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.pid is not None and await self._join(self._settings.stop_terminate_s) is not None:
+            self._process.close()
+        self._process = None
+        if self._pidfd is not None:
+            loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        if self._pipe is not None:
+            await self._pipe.close()
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+        if self.state != "failed":
+            self.state = "stopped"
+
+
+async def _finish(future: asyncio.Future[Any]) -> None:
+    """Wait for a future to the end, then let a cancellation through."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    future.result()
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except ProcessLookupError:
+        return

@@ -1,0 +1,169 @@
+"""A worker's main: make the service, say Ready, answer requests until told to stop."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from aiorl.protocol import (
+    MAX_FRAME_BYTES,
+    Failed,
+    LogLine,
+    Message,
+    Refused,
+    Stop,
+    Stopped,
+    decode_request,
+    encode,
+)
+from aiorl.service import Assignment, Blocks, RefusedError, Service
+from aiorl.settings import RunSettings
+from aiorl.settings.run import run_settings_model
+
+TRACEBACK_CHARS = 60_000
+FIELD_CHARS = 4_000
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker is started with."""
+
+    role: str
+    index: int
+    service: str
+    settings: str
+    threads: int
+    blocks: Blocks | None
+    env_factory: bytes | None
+
+    @property
+    def name(self) -> str:
+        """Role and index."""
+        return f"{self.role} {self.index}"
+
+
+def process_main(start: Start, connection: Connection, lifeline: socket.socket) -> None:
+    """Run a worker as a process of its own."""
+    from aiorl.runtime.lifeline import hold
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
+    hold(lifeline)
+    preloaded = "torch" in sys.modules
+    channel = WorkerChannel(connection)
+    handler = _ForwardingHandler(channel)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.captureWarnings(True)
+    import torch
+
+    torch.set_num_threads(start.threads)
+    serve(start, channel, preloaded)
+    # Whatever the env left running (threads, say) must not keep a worker from ending.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def serve(start: Start, channel: WorkerChannel, preloaded: bool = True) -> None:
+    """Answer requests until Stop or the end of the pipe; whatever fails is told, and ends the worker."""
+    service: Service | None = None
+    try:
+        try:
+            service = _make(start, channel)
+            ready = service.ready()
+            channel.send(msgspec.structs.replace(ready, preloaded=preloaded))
+            while not isinstance(request := channel.receive(), Stop):
+                channel.send(service.handle(request))
+            service.close()
+            service = None
+            channel.send(Stopped())
+        except RefusedError as error:
+            channel.send(Refused(error.key, error.sentence))
+        except (EOFError, ConnectionError):
+            pass  # the coordinator is gone or has given us up: nobody is left to tell
+        except BaseException as error:
+            channel.send(_failed(error))
+    except (ConnectionError, OSError):
+        pass
+    finally:
+        if service is not None:
+            _close_quietly(service, channel)
+        channel.close()
+        gc.collect()
+
+
+def _make(start: Start, channel: WorkerChannel) -> Service:
+    settings: RunSettings = run_settings_model().model_validate_json(start.settings)
+    factory = None if start.env_factory is None else cloudpickle.loads(start.env_factory)
+    module, _, name = start.service.partition(":")
+    make: Any = getattr(import_module(module), name)
+    service: Service = make(Assignment(start.role, start.index, settings, start.blocks, factory, channel.log))
+    return service
+
+
+def _close_quietly(service: Service, channel: WorkerChannel) -> None:
+    try:
+        service.close()
+    except Exception as error:
+        channel.log("warning", "close failed", error=repr(error))
+
+
+class WorkerChannel:
+    """The worker's end of the pipe; whole frames only, from any of its threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def receive(self) -> Any:
+        """Wait for the next request."""
+        return decode_request(self._connection.recv_bytes(MAX_FRAME_BYTES))
+
+    def send(self, message: Message) -> None:
+        """Send a message."""
+        data = encode(message)
+        with self._lock:
+            self._connection.send_bytes(data)
+
+    def log(self, level: str, event: str, **fields: object) -> None:
+        """Send a log line; a coordinator that is gone reads none."""
+        pairs = tuple((name, str(value)[:FIELD_CHARS]) for name, value in fields.items())
+        try:
+            self.send(LogLine(level, event[:FIELD_CHARS], pairs))
+        except (ConnectionError, OSError, ValueError):
+            return
+
+    def close(self) -> None:
+        """Close the pipe."""
+        self._connection.close()
+
+
+class _ForwardingHandler(logging.Handler):
+    """Sends records of libraries in the worker up to the coordinator."""
+
+    def __init__(self, channel: WorkerChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._channel.log(record.levelname.lower(), record.getMessage().strip(), logger=record.name)
+
+
+def _failed(error: BaseException) -> Failed:
+    text = "".join(traceback.format_exception(error))
+    if len(text) > TRACEBACK_CHARS:
+        half = TRACEBACK_CHARS // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return Failed(type(error).__name__, str(error)[:FIELD_CHARS], text)

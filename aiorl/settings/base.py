@@ -1,0 +1,32 @@
+"""The base of every settings section and the number types that they are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A frozen settings section: unknown keys are refused, each field is explained by the text under it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, validate_default=True
+    )
+
+
+def _not_a_switch(value: Any) -> Any:
+    # bool is an int for Python; `learning_rate: true` is a mistake all the same.
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+_number = BeforeValidator(_not_a_switch)
+
+Count = Annotated[int, _number, Field(ge=1)]
+Whole = Annotated[int, _number, Field(ge=0)]
+Positive = Annotated[float, _number, Field(gt=0)]
+NonNegative = Annotated[float, _number, Field(ge=0)]
+Share = Annotated[float, _number, Field(ge=0, le=1)]
+Real = Annotated[float, _number]

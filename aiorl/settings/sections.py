@@ -1,0 +1,145 @@
+"""The sections of a run's settings that every algorithm shares."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from aiorl.settings.base import Count, Positive, Section, Whole
+
+Vectorization = Literal["auto", "sync", "async", "vector_entry_point"]
+
+
+class EnvSettings(Section):
+    """The environment that the collectors step."""
+
+    id: str = "aiorl/PendulumSwingup-v0"
+    """Gymnasium id, `module:id` (the module is imported first), or `module:factory` that makes an env or vector env."""
+    num_envs: Count = 16
+    """Environments over all collectors together."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments for the environment's constructor."""
+    wrappers: tuple[str, ...] = ()
+    """`module:callable` wrappers for each single env, innermost first (sync and async vectorization only)."""
+    vectorization: Vectorization = "auto"
+    """How single envs become a vector env; auto takes the env's own vector entry point where it has one, else sync."""
+    max_episode_steps: Count | None = None
+    """Time limit in steps of one env; null keeps the env's own."""
+    on_nonfinite: Literal["stop", "end_episode"] = "stop"
+    """What a NaN or Inf does; end_episode needs an env that resets single sub-envs (autoreset mode DISABLED)."""
+
+
+class CollectionSettings(Section):
+    """How experience is collected."""
+
+    collectors: Count = 1
+    """Collector processes; each steps its share of the envs and owns a replay shard."""
+    chunk_steps: Count = 1
+    """Steps of every env between two packs."""
+    lead: Literal[0, 1] = 1
+    """Chunks that the collectors are ahead of the learner: 0 strict, 1 overlapped."""
+    learning_starts: Whole = 1_000
+    """Env steps before the first update."""
+    random_steps: Whole | None = None
+    """Env steps that act uniformly at random; null takes learning_starts."""
+
+    @property
+    def uniform_steps(self) -> int:
+        """Env steps that act uniformly at random."""
+        return self.learning_starts if self.random_steps is None else self.random_steps
+
+
+class ReplaySettings(Section):
+    """The replay memory."""
+
+    capacity: Count = 1_000_000
+    """Transitions kept over all collectors; rounded down to whole vector steps."""
+    n_step: Count = 1
+    """Steps of reward summed into one transition."""
+
+
+class LearnerSettings(Section):
+    """The learner process."""
+
+    batch_size: Count = 256
+    """Transitions per gradient step."""
+    gradient_steps: Count = 1
+    """Gradient steps per tick."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Torch device: auto (cuda where there is one), cpu, or cuda:n."""
+
+
+class BudgetSettings(Section):
+    """When a run ends: the first one reached; whole ticks, rounded up."""
+
+    env_steps: Count | None = None
+    """Env steps over the whole run, resumed parts included."""
+    gradient_steps: Count | None = None
+    """Gradient steps over the whole run, resumed parts included."""
+    seconds: Positive | None = None
+    """Wall-clock seconds of training over the whole run, resumed parts included."""
+
+
+class EvaluationSettings(Section):
+    """The evaluation that ends a run, and what `aiorl evaluate` does by default."""
+
+    at_end: bool = True
+    """Evaluate the final policy when a run completes."""
+    episodes: Count = 16
+    """Episodes, rounded up to the same number for each env."""
+    num_envs: Count = 16
+    """Envs of the evaluator; never more than episodes."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments for the evaluator's environment, over env.kwargs."""
+
+
+class CheckpointSettings(Section):
+    """When checkpoints are written, and what a run starts from."""
+
+    every_env_steps: Count | None = None
+    """Save whenever this many further env steps were trained on; null for never."""
+    every_seconds: Positive | None = 600.0
+    """Save whenever this many seconds went by; null for never."""
+    keep: Count = 3
+    """Newest checkpoints kept; only the newest holds the replay contents."""
+    warm_start: str | None = None
+    """Run directory or checkpoint whose policy (with its observation statistics) a new run starts from."""
+
+
+class TelemetrySettings(Section):
+    """What a run reports, and how often."""
+
+    interval_s: Positive = 1.0
+    """Seconds between two metrics records."""
+    interval_ticks: Count | None = None
+    """Ticks between two metrics records instead; makes their number independent of the machine's speed."""
+    tensorboard: bool = True
+    """Write TensorBoard event files beside metrics.jsonl."""
+
+
+class RuntimeSettings(Section):
+    """Processes, threads, loop and deadlines."""
+
+    kind: Literal["process", "inline"] = "process"
+    """process: each worker a process; inline: the same workers as threads of this one, for tests and debugging."""
+    loop: Literal["auto", "asyncio", "uvloop"] = "auto"
+    """Event loop of the command line; auto takes uvloop where it is installed."""
+    start_method: Literal["auto", "forkserver", "spawn"] = "auto"
+    """How processes start; auto takes forkserver on Linux, spawn elsewhere."""
+    collector_threads: Count | None = None
+    """Torch threads of each collector; null divides the cores that this process may use."""
+    learner_threads: Count | None = None
+    """Torch threads of the learner; null divides the cores that this process may use."""
+    startup_deadline_s: Positive = 120.0
+    """A worker that is not ready after this long is killed, and named."""
+    first_deadline_s: Positive = 120.0
+    """Deadline of the first request of a kind."""
+    deadline_s: Positive = 10.0
+    """Least deadline of later requests; 10 times the slowest reply of that kind where that is more."""
+    stop_ask_s: Positive = 5.0
+    """How long a worker may take to stop by itself before it is terminated."""
+    stop_terminate_s: Positive = 2.0
+    """How long a terminated worker may take before it is killed."""
+    save_timeout_s: Positive = 60.0
+    """How long an ending run may take to finish its tick and save; 3 s at most when it is cancelled."""

@@ -1,0 +1,1 @@
+"""What a run writes and shows: log, metrics, status, terminal."""

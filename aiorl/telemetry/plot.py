@@ -1,0 +1,51 @@
+"""The learning curve of a run as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiorl.telemetry.metrics import Record
+
+CURVE_FILE = "learning_curve.png"
+
+
+def draw_learning_curve(
+    path: Path,
+    records: Sequence[Record],
+    title: str,
+    evaluation: tuple[float, float, float, float] | None = None,
+) -> None:
+    """Draw return against env steps and against time; `evaluation` is (env_steps, mean, min, max)."""
+    from matplotlib.figure import Figure  # no pyplot: nothing global, and it works in any thread
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    points = [record for record in records if "episode/return_mean" in record]
+    returns = [record["episode/return_mean"] for record in points]
+    left.plot(
+        [record["env_steps"] for record in points],
+        returns,
+        color="C0",
+        label="training, mean of last 100 episodes",
+    )
+    right.plot([record["seconds"] for record in points], returns, color="C0")
+    if evaluation is not None:
+        env_steps, mean, low, high = evaluation
+        left.errorbar(
+            [env_steps], [mean], [[mean - low], [high - mean]], fmt="o", color="C1", capsize=4,
+            label=f"evaluation, deterministic: {mean:.4g}",
+        )  # fmt: skip
+    starts = next((record["env_steps"] for record in records if record["gradient_steps"] > 0), None)
+    if starts is not None:
+        left.axvline(starts, color="grey", linewidth=0.8, linestyle=":", label="learning starts")
+    left.set(xlabel="env steps", ylabel="episode return (raw rewards)")
+    right.set(xlabel="seconds of training")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    if left.get_legend_handles_labels()[1]:
+        left.legend(loc="best", fontsize="small")
+    figure.suptitle(title)
+    draft = path.with_name(f".{path.name}")
+    figure.savefig(draft, format="png", dpi=120)
+    draft.replace(path)

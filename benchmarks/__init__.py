@@ -1,0 +1,1 @@
+"""Baselines and measurements that aiorl is compared with; no part of the installed package."""
