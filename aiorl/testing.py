@@ -7,6 +7,7 @@ Every probe is a single Gymnasium env, named by `aiorl.testing:<class>`, with `e
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import threading
@@ -186,6 +187,15 @@ class TrapEnv(CountEnv):
                 threading.Event().wait()
 
 
+def probe_vector_env(
+    num_envs: int, probe: str, autoreset_mode: str = "SAME_STEP", **arguments: Any
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Make a SyncVectorEnv of a probe, by class name, in any autoreset mode."""
+    mode = gymnasium.vector.AutoresetMode[autoreset_mode]
+    make = globals()[probe]
+    return gymnasium.vector.SyncVectorEnv([lambda: make(**arguments)] * num_envs, autoreset_mode=mode)
+
+
 class SlowEnv(CountEnv):
     """A CountEnv whose step takes `seconds`, asleep."""
 
@@ -199,7 +209,7 @@ class SlowEnv(CountEnv):
         return super().step(action)
 
 
-class Leftovers(AssertionError):
+class LeftoversError(AssertionError):
     """A run left something behind."""
 
 
@@ -210,13 +220,17 @@ def no_leftovers() -> Iterator[None]:
     The fork server and resource tracker of `multiprocessing` stay with the host and do not count.
 
     Raises:
-        Leftovers: with what is left.
+        LeftoversError: with what is left.
     """
+    if importlib.util.find_spec("uvloop"):
+        import uvloop
+
+        uvloop.new_event_loop().close()  # its first loop opens a pipe that stays for the life of the process
     before = _inventory()
     yield
     left = {kind: sorted(now - before[kind]) for kind, now in _inventory().items() if now - before[kind]}
     if left:
-        raise Leftovers("; ".join(f"{kind}: {', '.join(items)}" for kind, items in left.items()))
+        raise LeftoversError("; ".join(f"{kind}: {', '.join(items)}" for kind, items in left.items()))
 
 
 def _inventory() -> dict[str, set[str]]:
@@ -254,7 +268,7 @@ def _descriptors() -> set[str]:
     folder = Path("/proc/self/fd")
     for entry in folder.iterdir() if folder.is_dir() else ():
         try:
-            target = os.readlink(entry)
+            target = str(entry.readlink())
         except OSError:  # the descriptor of this very listing
             continue
         if int(entry.name) not in own and not target.startswith(str(folder.resolve())):

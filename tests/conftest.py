@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from aiorl.settings import RunSettings, load_settings
 from aiorl.testing import no_leftovers
 
-LOOPS = ("asyncio", "uvloop")
 
-
-@pytest.fixture(params=LOOPS)
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    if request.param == "uvloop":
-        import uvloop
-
-        return uvloop.EventLoopPolicy()
-    return asyncio.DefaultEventLoopPolicy()
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> FileRecord:
     """Write arrays to a file that is on disk when this returns."""
-    path.write_bytes(save({name: np.ascontiguousarray(values) for name, values in arrays.items()}))
+    path.write_bytes(save({name: np.asarray(values, order="C") for name, values in arrays.items()}))
     return record(path)
 
 
