@@ -6,7 +6,7 @@ import asyncio
 import multiprocessing
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -130,8 +130,25 @@ class Run:
         if error is None and not driver.cancelled() and driver.exception() is not None and not self._failure_raised:
             self._raise_failure()
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._iterate()
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        driver = self._require_driver()
+        while (event := self._events.take()) is None:
+            if driver.done():
+                if driver.cancelled():
+                    raise AiorlError("the run was aborted")
+                if driver.exception() is not None and not self._failure_raised:
+                    self._raise_failure()
+                raise StopAsyncIteration
+            arrived = asyncio.create_task(self._events.arrived())
+            try:
+                await asyncio.wait([arrived, driver], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                arrived.cancel()
+                await asyncio.gather(arrived, return_exceptions=True)
+        return event
 
     async def wait(self) -> Outcome:
         """Wait for the end and return the outcome; cancelling this await leaves the run going.
@@ -185,24 +202,6 @@ class Run:
         """Go on after a pause."""
         self._require_driver()
         self._control.resume()
-
-    async def _iterate(self) -> AsyncIterator[Event]:
-        driver = self._require_driver()
-        while True:
-            while (event := self._events.take()) is not None:
-                yield event
-                if isinstance(event, Finished):
-                    return
-            if driver.done():
-                if driver.cancelled():
-                    raise AiorlError("the run was aborted")
-                self._raise_failure()
-            arrived = asyncio.create_task(self._events.arrived())
-            try:
-                await asyncio.wait([arrived, driver], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                arrived.cancel()
-                await asyncio.gather(arrived, return_exceptions=True)
 
     async def _drive(self, training: Training) -> Outcome:
         try:

@@ -36,14 +36,13 @@ def make_vector_env(
 
     """
     arguments = settings.kwargs | (kwargs or {})
-    mode = AutoresetMode.DISABLED if settings.on_nonfinite == "end_episode" else AutoresetMode.SAME_STEP
     if factory is None and ":" in settings.id:
         factory = _named_factory(settings.id)
     if factory is None:
-        return _registered(settings, num_envs, arguments, mode)
+        return _registered(settings, num_envs, arguments)
     if "num_envs" in _parameters(factory):
         return _from_vector_factory(settings, factory, num_envs, arguments)
-    return _vectorised(settings, lambda: factory(**arguments), num_envs, mode)
+    return _vectorised(settings, lambda: factory(**arguments), num_envs)
 
 
 def _named_factory(env_id: str) -> Factory | None:
@@ -65,9 +64,7 @@ def _named_factory(env_id: str) -> Factory | None:
     )
 
 
-def _registered(
-    settings: EnvSettings, num_envs: int, arguments: dict[str, Any], mode: AutoresetMode
-) -> VectorEnv[Any, Any, Any]:
+def _registered(settings: EnvSettings, num_envs: int, arguments: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
     register_envs()  # for versions of Gymnasium that load no plug-ins
     env_id = settings.id.rpartition(":")[2]
     try:
@@ -84,21 +81,17 @@ def _registered(
     if has_own and settings.vectorization in ("auto", "vector_entry_point") and not settings.wrappers:
         if settings.max_episode_steps is not None:
             arguments = arguments | {"max_episode_steps": settings.max_episode_steps}
-        if mode is AutoresetMode.DISABLED:
-            arguments = arguments | {"autoreset_mode": mode}
+        if settings.on_nonfinite == "end_episode":
+            arguments = arguments | {"autoreset_mode": AutoresetMode.DISABLED}
         return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments)
     if spec.entry_point is None:
         raise EnvSettingsError("env.vectorization", f"{env_id} offers only its own vector entry point, so no wrappers")
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
     single = settings.model_copy(update={"max_episode_steps": None})
-    return _vectorised(
-        single, lambda: gymnasium.make(env_id, disable_env_checker=True, **limit, **arguments), num_envs, mode
-    )
+    return _vectorised(single, lambda: gymnasium.make(env_id, disable_env_checker=True, **limit, **arguments), num_envs)
 
 
-def _vectorised(
-    settings: EnvSettings, make: Callable[[], Any], num_envs: int, mode: AutoresetMode
-) -> VectorEnv[Any, Any, Any]:
+def _vectorised(settings: EnvSettings, make: Callable[[], Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
     wrappers = [_wrapper(name) for name in settings.wrappers]
 
     def single() -> gymnasium.Env[Any, Any]:
@@ -109,9 +102,10 @@ def _vectorised(
             env = wrapper(env)
         return env if settings.max_episode_steps is None else TimeLimit(env, settings.max_episode_steps)
 
-    if settings.vectorization == "async":
-        return AsyncVectorEnv([single] * num_envs, autoreset_mode=mode)
-    return SyncVectorEnv([single] * num_envs, autoreset_mode=mode)
+    # We reset finished envs ourselves, after their final observation is copied: an env that reuses its arrays
+    # would overwrite it in Gymnasium's own resets.
+    kind = AsyncVectorEnv if settings.vectorization == "async" else SyncVectorEnv
+    return kind([single] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
 
 
 def _from_vector_factory(

@@ -29,14 +29,14 @@ class InlineWorker(PipedWorker):
 
     async def _launch(self) -> Pipe:
         ours, theirs = socket.socketpair()
-        self._pipe = Pipe(self.name, ours, self._on_log)
-        channel = WorkerChannel(Connection(os.dup(theirs.fileno())))
-        theirs.close()
+        with theirs:
+            self._pipe = Pipe(self.name, ours, self._on_log)
+            await self._pipe.open()
+            channel = WorkerChannel(Connection(os.dup(theirs.fileno())))
         # Processes get descriptors of their own when they start; so does a thread.
         blocks = self._start.blocks and self._start.blocks.duplicate()
         start = dataclasses.replace(self._start, blocks=blocks)
         self._thread = threading.Thread(target=serve, args=(start, channel), name=f"aiorl {self.name}")
-        await self._pipe.open()
         self._thread.start()
         self.pid = os.getpid()
         return self._pipe

@@ -100,6 +100,8 @@ def serve(start: Start, channel: WorkerChannel, preloaded: bool = True) -> None:
     finally:
         if service is not None:
             _close_quietly(service, channel)
+        if start.blocks is not None:
+            start.blocks.close()
         channel.close()
         gc.collect()
 

@@ -124,8 +124,6 @@ def contradictions(settings: RunSettings) -> list[str]:
             )
     if env.wrappers and env.vectorization == "vector_entry_point":
         problems.append("env.wrappers: wrap single envs, so they need env.vectorization sync or async")
-    if env.on_nonfinite == "end_episode" and env.vectorization == "async":
-        problems.append("env.on_nonfinite: end_episode needs an env that resets single sub-envs; async ones do not")
     return problems
 
 

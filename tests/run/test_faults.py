@@ -1,0 +1,191 @@
+"""First faults, with real processes: the cause is named once, in seconds, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from aiorl import (
+    AiorlError,
+    EnvError,
+    Outcome,
+    Progress,
+    RemoteTracebackError,
+    Run,
+    SettingsError,
+    Started,
+    WorkerCrashedError,
+    WorkerFailedError,
+    WorkerStalledError,
+    WorkerStartupError,
+)
+from tests.conftest import small_settings
+from tests.run.helpers import assert_no_tasks, replay, train, valid_rows
+
+TRAP = "env.id=aiorl.testing:TrapEnv"
+
+
+async def failure_of(run_dir: Path, *overrides: str) -> AiorlError:
+    async with asyncio.timeout(60):
+        with pytest.raises(AiorlError) as caught:
+            await train(small_settings(*overrides), run_dir)
+    assert_no_tasks()
+    return caught.value
+
+
+def status(run_dir: Path) -> dict[str, object]:
+    return json.loads((run_dir / "status.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("where", "kind"), [("init", WorkerStartupError), ("reset", WorkerFailedError), ("step", WorkerFailedError)]
+)
+async def test_an_env_that_raises(run_dir: Path, where: str, kind: type[AiorlError]) -> None:
+    error = await failure_of(run_dir, TRAP, f"env.kwargs.where={where}")
+    assert type(error) is kind
+    assert "collector 0" in str(error) and "RuntimeError: the trap env has sprung" in str(error)
+    assert isinstance(error.__cause__, RemoteTracebackError)
+    assert error.__cause__.text.count("Traceback (most recent call last)") == 1
+    assert "aiorl/testing.py" in error.__cause__.text and "_spring" in error.__cause__.text
+    assert status(run_dir)["state"] == "failed"
+    assert status(run_dir)["error"]["worker"]["role"] == "collector"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("trap", "words"), [("kill", "signal 9 (SIGKILL)"), ("exit", "exited with code 9")])
+@pytest.mark.parametrize("where", ["init", "step"])
+async def test_an_env_that_takes_its_process_with_it(run_dir: Path, trap: str, words: str, where: str) -> None:
+    error = await failure_of(run_dir, TRAP, f"env.kwargs.trap={trap}", f"env.kwargs.where={where}")
+    assert type(error) is (WorkerStartupError if where == "init" else WorkerCrashedError)
+    assert "collector 0" in str(error) and words in str(error)
+
+
+@pytest.mark.parametrize("trap", ["nan_obs", "inf_obs", "nan_reward", "nan_final_obs"])
+async def test_a_value_that_is_not_finite_stops_the_run(run_dir: Path, trap: str) -> None:
+    error = await failure_of(run_dir, TRAP, f"env.kwargs.trap={trap}", "runtime.kind=inline")
+    assert isinstance(error, EnvError)
+    assert "not finite in env 0" in str(error) and "at vector step" in str(error)
+
+
+async def test_a_hanging_env_is_killed_and_called_stalled(run_dir: Path) -> None:
+    overrides = ["runtime.deadline_s=0.5", "runtime.first_deadline_s=5", "env.kwargs.trap=hang"]
+    error = await failure_of(run_dir, TRAP, *overrides)
+    assert isinstance(error, WorkerStalledError) and "did not answer CollectChunk" in str(error)
+
+
+@pytest.mark.parametrize("role", ["collector", "learner"])
+@pytest.mark.parametrize("lead", [0, 1])
+async def test_a_killed_worker(run_dir: Path, role: str, lead: int) -> None:
+    settings = small_settings("budget.env_steps=1e8", f"collection.lead={lead}", "collection.collectors=2")
+    async with asyncio.timeout(60):
+        with pytest.raises(WorkerCrashedError, match=rf"{role} 0 .*signal 9 \(SIGKILL\)"):
+            async with Run(settings, run_dir=run_dir) as run:
+                async for event in run:
+                    if isinstance(event, Started):
+                        continue
+                    entries = status(run_dir)["workers"]
+                    pid = next(each["pid"] for each in entries if each["role"] == role)  # type: ignore[attr-defined]
+                    os.kill(pid, signal.SIGKILL)
+                    break
+                await run.wait()
+    has_saved = (run_dir / "checkpoints" / "latest").exists()
+    assert has_saved == (role == "collector"), "a run saves as long as its learner lives"
+    if has_saved:
+        latest = run_dir / "checkpoints" / "latest"
+        manifest = json.loads((latest / "manifest.json").read_text())
+        assert manifest["exact"] is False and manifest["has_replay"]
+        outcome = await resumed(run_dir, f"budget.env_steps={manifest['env_steps'] + 160}")
+        assert outcome.state == "completed" and outcome.env_steps >= manifest["env_steps"] + 160
+
+
+async def resumed(run_dir: Path, *overrides: str) -> Outcome:
+    async with Run.reopen(run_dir, overrides=overrides, environ={}) as run:
+        return await run.wait()
+
+
+async def test_an_env_that_breaks_once_goes_on_with_the_break_marked(run_dir: Path, tmp_path: Path) -> None:
+    once = f"env.kwargs.once={tmp_path / 'sprung'}"
+    error = await failure_of(run_dir, TRAP, once, "env.kwargs.length=50", "env.kwargs.at=70")
+    assert isinstance(error, WorkerFailedError)
+    outcome = await resumed(run_dir)
+    assert outcome.state == "completed" and outcome.checkpoint is not None
+    rows = valid_rows(replay(outcome.checkpoint))
+    assert np_equal_next(rows)
+    assert rows["cut"].sum() == 4, "the last row of each env before the break"
+
+
+def np_equal_next(rows: dict[str, object]) -> bool:
+    import numpy as np
+
+    return bool(np.array_equal(rows["next_obs"], rows["obs"] + 1))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("env.id=HalfCheeta-v5", "HalfCheetah"),
+        ("env.id=no_such_module:Env-v0", "no_such_module"),
+        ("env.id=CartPole-v1", "finite Box actions only"),
+        ("learner.device=cuda:7", "no CUDA device"),
+        ("replay.capacity=1e12", "shared memory"),
+    ],
+)
+async def test_what_only_a_worker_can_know_is_refused_and_leaves_no_directory(
+    run_dir: Path, override: str, words: str
+) -> None:
+    error = await failure_of(run_dir, override)
+    assert isinstance(error, SettingsError)
+    assert len(error.problems) == 1 and error.problems[0].startswith(override.split("=")[0])
+    assert words in error.problems[0]
+    assert not run_dir.exists()
+
+
+async def test_cancelling_stops_saves_and_returns(run_dir: Path) -> None:
+    started = asyncio.Event()
+
+    async def host() -> None:
+        async with Run(small_settings("budget.env_steps=1e8"), run_dir=run_dir) as run:
+            async for _ in run:
+                started.set()
+
+    task = asyncio.create_task(host())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert_no_tasks()
+    assert status(run_dir)["state"] == "interrupted"
+    assert (run_dir / "checkpoints" / "latest" / "manifest.json").exists()
+    outcome = await resumed(run_dir, "budget.env_steps=1000")
+    assert outcome.state == "completed"
+
+
+async def test_an_exception_in_the_block_stops_the_run_and_comes_out(run_dir: Path) -> None:
+    with pytest.raises(KeyError, match="of the host"):
+        async with Run(small_settings("budget.env_steps=1e8", "runtime.kind=inline"), run_dir=run_dir):
+            raise KeyError("of the host")
+    assert_no_tasks()
+    assert status(run_dir)["state"] == "interrupted"
+
+
+async def test_pause_save_resume_stop(run_dir: Path) -> None:
+    async with Run(small_settings("budget.env_steps=1e8", "runtime.kind=inline"), run_dir=run_dir) as run:
+        async for event in run:
+            if isinstance(event, Progress):
+                break
+        run.pause()
+        first = await run.save()
+        assert first is not None and first == await run.save(), "nothing happens while paused"
+        run.resume()
+        async for event in run:
+            if isinstance(event, Progress) and event.record["tick"] > int(first.name):
+                break
+        second = await run.save()
+        assert second is not None and int(second.name) > int(first.name)
+        run.stop()
+        outcome = await run.wait()
+    assert outcome.state == "interrupted" and outcome.checkpoint is not None
