@@ -124,6 +124,7 @@ class EpisodeSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finished: int = 0
     terminated: int = 0
     truncated: int = 0
+    return_sum: float = 0.0
     return_min: float = 0.0
     return_max: float = 0.0
     window: int = 0

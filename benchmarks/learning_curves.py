@@ -18,7 +18,7 @@ import numpy as np
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-RETURN = "episode/return_mean"
+RETURN = "episode/return_interval_mean"
 
 
 @dataclass
@@ -89,7 +89,7 @@ def draw(groups: dict[str, list[Run]], out: Path, title: str | None) -> None:
         axis.set_xlim(left=0)
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("return (mean of the last 20 episodes)")
+    axes[0].set_ylabel("training return (episodes as they end)")
     axes[0].legend(frameon=False, loc="best")
     if title:
         figure.suptitle(title)
@@ -122,7 +122,20 @@ def table(groups: dict[str, list[Run]]) -> str:
         seconds = float(np.mean([seconds for *_, seconds in rows]))
         ratio = f"{mean / worst:.3f}" if worst > 0 else "n/a, as that seed's return is not above 0"
         lines.append(f"{label:<{label_width}}  mean {mean:.1f} in {seconds:.1f} s, ratio to that worst seed {ratio}")
+    for label, rows in results.items():
+        finals = {run.directory.name: final_evaluation(run.directory) for run, *_ in rows}
+        known = [value for value in finals.values() if value is not None]
+        if known:
+            each = ", ".join(f"{name} {value:.1f}" for name, value in finals.items() if value is not None)
+            lines.append(
+                f"{label:<{label_width}}  evaluation at the end, deterministic: mean {np.mean(known):.1f} ({each})"
+            )
     return "\n".join(lines)
+
+
+def final_evaluation(directory: Path) -> float | None:
+    path = directory / "evaluation.json"
+    return float(json.loads(path.read_text(encoding="utf-8"))["return_mean"]) if path.exists() else None
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -257,6 +257,7 @@ def train(arguments: argparse.Namespace) -> None:
     env_steps = gradient_steps = finished = 0
     next_record = arguments.env_steps_per_record
     returns: deque[float] = deque(maxlen=20)
+    ended: list[float] = []
     running_returns = np.zeros(num_envs)
     latest: dict[str, Tensor] = {}
     out = Path(arguments.out)
@@ -282,6 +283,7 @@ def train(arguments: argparse.Namespace) -> None:
                 for i in np.flatnonzero(done):
                     successors[i] = info["final_obs"][i]
                     returns.append(float(running_returns[i]))
+                    ended.append(float(running_returns[i]))
                     running_returns[i] = 0.0
                     finished += 1
             replay.add(observations, actions, successors, rewards, terminated)
@@ -300,8 +302,10 @@ def train(arguments: argparse.Namespace) -> None:
                     "gradient_steps": gradient_steps,
                     "seconds": round(time.perf_counter() - start, 3),
                     "episode/return_mean": float(np.mean(returns)) if returns else None,
+                    "episode/return_interval_mean": float(np.mean(ended)) if ended else None,
                     "episode/finished": finished,
                 }
+                ended.clear()
                 record |= {f"sac/{key}": value.item() for key, value in latest.items()}
                 line = json.dumps(record)
                 metrics.write(line + "\n")

@@ -33,26 +33,25 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+SMALL = (
+    "env.num_envs=4",
+    "collection.chunk_steps=4",
+    "collection.learning_starts=64",
+    "replay.capacity=2000",
+    "algorithm.actor_hidden=[16]",
+    "algorithm.critic_hidden=[16]",
+    "learner.batch_size=32",
+    "learner.gradient_steps=2",
+    "budget.env_steps=400",
+    "evaluation.at_end=false",
+    "evaluation.episodes=4",
+    "telemetry.tensorboard=false",
+    "telemetry.interval_ticks=5",
+    "runtime.learner_threads=1",
+    "runtime.collector_threads=1",
+)
+"""A run of seconds: the swing-up with tiny networks."""
+
+
 def small_settings(*overrides: str) -> RunSettings:
-    """A run of seconds: the swing-up with tiny networks, inline unless told otherwise."""
-    return load_settings(
-        "sac/pendulum",
-        overrides=[
-            "env.num_envs=4",
-            "collection.chunk_steps=4",
-            "collection.learning_starts=64",
-            "replay.capacity=2000",
-            "algorithm.actor_hidden=[16]",
-            "algorithm.critic_hidden=[16]",
-            "learner.batch_size=32",
-            "learner.gradient_steps=2",
-            "budget.env_steps=400",
-            "evaluation.at_end=false",
-            "telemetry.tensorboard=false",
-            "telemetry.interval_ticks=5",
-            "runtime.learner_threads=1",
-            "runtime.collector_threads=1",
-            *overrides,
-        ],
-        environ={},
-    )
+    return load_settings("sac/pendulum", overrides=[*SMALL, *overrides], environ={})

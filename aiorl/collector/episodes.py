@@ -55,6 +55,7 @@ class EpisodeTracker:
             finished=len(self._new),
             terminated=self._terminated,
             truncated=self._truncated,
+            return_sum=sum(self._new),
             return_min=min(self._new, default=0.0),
             return_max=max(self._new, default=0.0),
             window=len(window),

@@ -74,7 +74,7 @@ class Training:
             raise
         except BaseException as error:
             self._status.update(now=True, state="failed", error=error_entry(error))
-            self._log.error("run failed", error=str(error), cause=str(error.__cause__ or ""))
+            self._log.keep("run failed", error=str(error), cause=str(error.__cause__ or ""))
             raise
         finally:
             self._sinks.close()

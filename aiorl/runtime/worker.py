@@ -66,8 +66,11 @@ def process_main(start: Start, connection: Connection, lifeline: socket.socket) 
     handler = _ForwardingHandler(channel)
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.captureWarnings(True)
+    os.dup2(2, 1)  # stdout belongs to the host: what an env prints must not get into its output
+    import mujoco
     import torch
 
+    mujoco.set_mju_user_warning(_WarnOnce(channel))  # else it writes a file into the working directory
     torch.set_num_threads(start.threads)
     serve(start, channel, preloaded)
     # Whatever the env left running (threads, say) must not keep a worker from ending.
@@ -150,6 +153,19 @@ class WorkerChannel:
     def close(self) -> None:
         """Close the pipe."""
         self._connection.close()
+
+
+class _WarnOnce:
+    """Passes each warning of MuJoCo's on once: every env of a worker gives the same ones."""
+
+    def __init__(self, channel: WorkerChannel) -> None:
+        self._channel = channel
+        self._seen: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        if text not in self._seen:
+            self._seen.add(text)
+            self._channel.log("warning", f"MuJoCo: {text.strip()}")
 
 
 class _ForwardingHandler(logging.Handler):

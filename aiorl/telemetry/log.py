@@ -32,6 +32,7 @@ class RunLog:
                 sink(dict(event))
             return event
 
+        self._sink = sink
         self._logger: Any = structlog.wrap_logger(
             logging.getLogger("aiorl.run"),
             processors=[structlog.stdlib.add_log_level, keep, _to_record],
@@ -47,9 +48,10 @@ class RunLog:
         """Say what somebody should look at."""
         self._logger.warning(event, **fields)
 
-    def error(self, event: str, **fields: Any) -> None:
-        """Say what failed."""
-        self._logger.error(event, **fields)
+    def keep(self, event: str, **fields: Any) -> None:
+        """Write to the run's own file only: for what reaches the host in another way."""
+        if self._sink is not None:
+            self._sink({"event": event, "level": "error", **fields})
 
     def from_worker(self, role: str, index: int, pid: int | None, line: LogLine) -> None:
         """Pass a worker's line on."""

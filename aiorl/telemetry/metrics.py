@@ -67,9 +67,10 @@ class MetricsInterval:
         if last.packs:
             record["replay/rows"] = sum(pack.rows_present for pack in last.packs)
             record["replay/version_min"] = min(pack.version_min for pack in last.packs)
-        # How many updates behind the newest policy the last chunk acted.
         record["policy/version"] = last.weight_version
-        record["policy/lag"] = last.weight_version - min(chunk.weight_version for chunk in last.chunks)
+        # How many updates the chunk's policy was behind the learner's when the chunk was trained on.
+        consumed_at = last.weight_version - (last.update is not None)
+        record["policy/lag"] = consumed_at - min(chunk.weight_version for chunk in last.chunks)
         self._reports, self._since = [], now
         return record
 
@@ -79,6 +80,7 @@ def _episodes(sums: list[EpisodeSums], last: TickReport) -> Record:
     record: Record = {"episode/finished": finished}
     if finished:
         ended = [each for each in sums if each.finished]
+        record["episode/return_interval_mean"] = sum(each.return_sum for each in ended) / finished
         record["episode/return_min"] = min(each.return_min for each in ended)
         record["episode/return_max"] = max(each.return_max for each in ended)
         record["episode/terminated_share"] = sum(each.terminated for each in sums) / finished

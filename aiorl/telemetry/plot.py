@@ -8,6 +8,10 @@ from pathlib import Path
 from aiorl.telemetry.metrics import Record
 
 CURVE_FILE = "learning_curve.png"
+_CURVES = (
+    ("episode/return_interval_mean", "training, episodes as they end", "."),
+    ("episode/return_mean", "training, mean of the last 100 episodes", "-"),
+)
 
 
 def draw_learning_curve(
@@ -21,15 +25,11 @@ def draw_learning_curve(
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    points = [record for record in records if "episode/return_mean" in record]
-    returns = [record["episode/return_mean"] for record in points]
-    left.plot(
-        [record["env_steps"] for record in points],
-        returns,
-        color="C0",
-        label="training, mean of last 100 episodes",
-    )
-    right.plot([record["seconds"] for record in points], returns, color="C0")
+    for name, label, style in _CURVES:
+        points = [record for record in records if name in record]
+        returns = [record[name] for record in points]
+        left.plot([record["env_steps"] for record in points], returns, style, color="C0", alpha=0.6, label=label)
+        right.plot([record["seconds"] for record in points], returns, style, color="C0", alpha=0.6)
     if evaluation is not None:
         env_steps, mean, low, high = evaluation
         left.errorbar(

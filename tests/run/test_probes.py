@@ -76,7 +76,7 @@ def test_reported_episodes_are_the_envs_own(run_dir: Path, mode: str, end: str) 
     records = [record for record in read_metrics(run_dir / "metrics.jsonl") if record["episode/finished"]]
     assert records
     for record in records:
-        for name in ("return_mean", "return_min", "return_max", "length_mean"):
+        for name in ("return_mean", "return_interval_mean", "return_min", "return_max", "length_mean"):
             assert record[f"episode/{name}"] == 20, name
         assert record["episode/terminated_share"] == (end == "terminated")
         assert record["episode/truncated_share"] == (end == "truncated")
@@ -147,6 +147,7 @@ def test_the_version_of_each_chunk_is_the_promised_one(run_dir: Path, lead: int)
     versions = columns["weight_version"][:, 0].reshape(25, 4)
     expected = [max(0, tick - 1 - lead - 3) for tick in range(1, 26)]
     assert np.array_equal(versions, np.repeat(np.array(expected)[:, None], 4, axis=1))
+    assert read_metrics(run_dir / "metrics.jsonl")[-1]["policy/lag"] == lead
 
 
 def test_observation_statistics_count_every_fresh_observation_once(run_dir: Path) -> None:
