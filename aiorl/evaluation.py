@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
@@ -15,9 +14,10 @@ from aiorl.checkpoint.tensors import load_arrays
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import VectorStepper
 from aiorl.errors import CheckpointError, ProtocolError
-from aiorl.protocol import EnvSpec, EpisodesEvaluated, Evaluate, Message, Ready, Requests
+from aiorl.protocol import CurveDrawn, DrawCurve, EnvSpec, EpisodesEvaluated, Evaluate, Message, Ready, Requests
 from aiorl.service import Assignment, Purpose, RefusedError, seed_number
 from aiorl.settings import RunSettings
+from aiorl.telemetry.plot import draw_learning_curve
 
 POLICY_FILE = "policy.safetensors"
 
@@ -56,10 +56,15 @@ class EvaluatorService:
 
     def handle(self, request: Requests) -> Message:
         """Carry out a request."""
-        if not isinstance(request, Evaluate):
-            raise ProtocolError(f"an evaluator does not answer {type(request).__name__}")
-        policy = load_policy_module(Path(request.directory), self._settings, self._stepper.spec)
-        return play_episodes(self._stepper, policy, request.episodes_per_env, request.seed)
+        match request:
+            case Evaluate():
+                policy = load_policy_module(Path(request.directory), self._settings, self._stepper.spec)
+                return play_episodes(self._stepper, policy, request.episodes_per_env, request.seed)
+            case DrawCurve():
+                draw_learning_curve(Path(request.run_dir), self._settings, request.evaluation_file)
+                return CurveDrawn()
+            case _:
+                raise ProtocolError(f"an evaluator does not answer {type(request).__name__}")
 
     def close(self) -> None:
         """Close the envs."""
@@ -101,9 +106,3 @@ def play_episodes(stepper: VectorStepper, policy: Policy, episodes_per_env: int,
         terminated=terminated,
         truncated=truncated,
     )
-
-
-def episodes_per_env(settings: RunSettings) -> int:
-    """Return how many episodes each env of the evaluator plays."""
-    num_envs = min(settings.evaluation.num_envs, settings.evaluation.episodes)
-    return math.ceil(settings.evaluation.episodes / num_envs)

@@ -204,6 +204,10 @@ class EpisodesEvaluated(Message, frozen=True):
     truncated: int
 
 
+class CurveDrawn(Message, frozen=True):
+    """The picture is on disk."""
+
+
 class Stopped(Message, frozen=True):
     """The worker is about to end by itself."""
 
@@ -308,13 +312,24 @@ class Evaluate(Request, frozen=True):
     seed: int
 
 
+class DrawCurve(Request, frozen=True):
+    """Evaluator: draw a run's learning curve, with the result of an evaluation, into its directory.
+
+    A worker does it because plotting leaves modules, caches and open font files in its process.
+    """
+
+    reply: ClassVar[type[Message]] = CurveDrawn
+    run_dir: str
+    evaluation_file: str
+
+
 class Stop(Request, frozen=True):
     """End: close everything and leave."""
 
     reply: ClassVar[type[Message]] = Stopped
 
 
-Requests = Build | Attach | Publish | CollectChunk | PackBatch | Update | Save | Restore | Evaluate | Stop
+Requests = Build | Attach | Publish | CollectChunk | PackBatch | Update | Save | Restore | Evaluate | DrawCurve | Stop
 Replies = (
     Ready
     | Refused
@@ -329,6 +344,7 @@ Replies = (
     | Saved
     | Restored
     | EpisodesEvaluated
+    | CurveDrawn
     | Stopped
 )
 

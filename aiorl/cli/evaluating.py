@@ -10,8 +10,7 @@ from aiorl.checkpoint.manifest import MANIFEST, read_manifest
 from aiorl.checkpoint.store import CheckpointStore
 from aiorl.cli.training import run_loop
 from aiorl.coordinator.directory import SETTINGS_FILE, require_run
-from aiorl.coordinator.evaluating import EVALUATION_FILE, evaluate, evaluation_entry, write_evaluation
-from aiorl.coordinator.training import draw_curve
+from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, evaluation_entry, write_evaluation
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.errors import SettingsError
 from aiorl.settings.load import validate
@@ -44,14 +43,15 @@ def evaluate_path(path: Path, episodes: int | None) -> int:
     async def main() -> int:
         factory = WorkerFactory(settings, None, RunLog())
         try:
-            evaluation = await evaluate(settings, checkpoint, manifest.env_steps, factory)
+            async with Evaluator(settings, factory) as evaluator:
+                evaluation = await evaluator.play(checkpoint, manifest.env_steps)
+                print(json.dumps(evaluation_entry(evaluation), indent=2))
+                if run_dir is not None:
+                    write_evaluation(run_dir / result, evaluation)
+                    await evaluator.draw(run_dir, result)
+                    print(f"aiorl: wrote {run_dir / result} and {run_dir / CURVE_FILE}", file=sys.stderr)
         finally:
             factory.close()
-        print(json.dumps(evaluation_entry(evaluation), indent=2))
-        if run_dir is not None:
-            write_evaluation(run_dir / result, evaluation)
-            draw_curve(run_dir, settings.name, evaluation)
-            print(f"aiorl: wrote {run_dir / result} and {run_dir / CURVE_FILE}", file=sys.stderr)
         return 0
 
     return run_loop(settings, main)

@@ -3,41 +3,57 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from aiorl.coordinator.offpolicy import call
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.events import Evaluation
-from aiorl.protocol import EpisodesEvaluated, Evaluate
+from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate
 from aiorl.settings import RunSettings
 
 EVALUATION_FILE = "evaluation.json"
 
 
-async def evaluate(settings: RunSettings, checkpoint: Path, env_steps: int, factory: WorkerFactory) -> Evaluation:
-    """Play the settings' evaluation episodes with the deterministic policy of a checkpoint.
+class Evaluator:
+    """An evaluator worker, there while its block is entered."""
 
-    Every env plays the same number of episodes, so the number is rounded up.
-    """
-    worker = factory.make("evaluator", 0, None)
-    num_envs = min(settings.evaluation.num_envs, settings.evaluation.episodes)
-    request = Evaluate(str(checkpoint), -(-settings.evaluation.episodes // num_envs), settings.seed)
-    at_once = True
-    try:
-        await worker.start()
-        played = await call(worker, request, EpisodesEvaluated)
-        at_once = False
-    finally:
-        await worker.stop(at_once=at_once)
-    return Evaluation(
-        env_steps=env_steps,
-        checkpoint=checkpoint,
-        returns=played.returns,
-        lengths=played.lengths,
-        terminated=played.terminated,
-        truncated=played.truncated,
-    )
+    def __init__(self, settings: RunSettings, factory: WorkerFactory) -> None:
+        self._settings = settings
+        self._worker = factory.make("evaluator", 0, None)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._worker.start()
+        except BaseException:
+            await self._worker.stop(at_once=True)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._worker.stop(at_once=error is not None)
+
+    async def play(self, checkpoint: Path, env_steps: int) -> Evaluation:
+        """Play the settings' episodes with a checkpoint's deterministic policy, as many in every env (rounded up)."""
+        evaluation = self._settings.evaluation
+        per_env = math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
+        played = await call(self._worker, Evaluate(str(checkpoint), per_env, self._settings.seed), EpisodesEvaluated)
+        return Evaluation(
+            env_steps=env_steps,
+            checkpoint=checkpoint,
+            returns=played.returns,
+            lengths=played.lengths,
+            terminated=played.terminated,
+            truncated=played.truncated,
+        )
+
+    async def draw(self, run_dir: Path, evaluation_file: str) -> None:
+        """Draw a run's learning curve with a written evaluation in it."""
+        await call(self._worker, DrawCurve(str(run_dir), evaluation_file), CurveDrawn)
 
 
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:

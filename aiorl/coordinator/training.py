@@ -11,7 +11,7 @@ from typing import Any
 from aiorl.checkpoint.store import Found
 from aiorl.coordinator.control import Control
 from aiorl.coordinator.directory import RunDirectory
-from aiorl.coordinator.evaluating import EVALUATION_FILE, evaluate, evaluation_entry, write_evaluation
+from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, write_evaluation
 from aiorl.coordinator.offpolicy import OffPolicyDialogue
 from aiorl.coordinator.saving import Saver, restore, start_position, warm_start
 from aiorl.coordinator.schedule import Position, Schedule
@@ -22,8 +22,7 @@ from aiorl.events import Evaluated, Evaluation, Event, Outcome, Progress, Saved,
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog, jsonl_sink
 from aiorl.telemetry.metrics import MetricsInterval
-from aiorl.telemetry.plot import CURVE_FILE, draw_learning_curve
-from aiorl.telemetry.sinks import METRICS_FILE, MetricsSinks, read_metrics
+from aiorl.telemetry.sinks import MetricsSinks
 from aiorl.telemetry.status import StatusFile, error_entry, worker_entries
 from aiorl.telemetry.tick import TickReport
 from aiorl.telemetry.writer import FileWriter
@@ -196,16 +195,18 @@ class Training:
         """Evaluate the final checkpoint, unless somebody asks for the end meanwhile."""
         if self._checkpoint is None:
             return
-        env_steps = self._schedule.env_steps(self._tick)
-        work = evaluate(self._settings, self._checkpoint, env_steps, self._factory)
-        self._evaluation = await self._control.unless_stopped(work)
-        if self._evaluation is None:
+        if await self._control.unless_stopped(self._play_and_draw(self._checkpoint)) is None:
             self._log.warning("evaluation given up", reason=self._control.stop_reason)
-            return
-        self._emit(Evaluated(self._evaluation))
-        evaluation, path = self._evaluation, self._directory.path
-        await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
-        await self._writer.run(lambda: draw_curve(path, self._settings.name, evaluation))
+
+    async def _play_and_draw(self, checkpoint: Path) -> Evaluation:
+        path = self._directory.path
+        async with Evaluator(self._settings, self._factory) as evaluator:
+            evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
+            self._evaluation = evaluation
+            self._emit(Evaluated(evaluation))
+            await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
+            await evaluator.draw(path, EVALUATION_FILE)
+        return evaluation
 
     def _counters(self) -> dict[str, Any]:
         return {
@@ -265,13 +266,6 @@ class Autosave:
         steps, seconds = self._settings.every_env_steps, self._settings.every_seconds
         by_steps = steps is not None and env_steps // steps > self._env_steps // steps
         return by_steps or (seconds is not None and time.monotonic() - self._at >= seconds)
-
-
-def draw_curve(run_dir: Path, name: str, evaluation: Evaluation) -> None:
-    """Draw a run's learning curve, with an evaluation at its end, into its directory."""
-    entry = evaluation_entry(evaluation)
-    point = (evaluation.env_steps, entry["return_mean"], entry["return_min"], entry["return_max"])
-    draw_learning_curve(run_dir / CURVE_FILE, read_metrics(run_dir / METRICS_FILE), name, point)
 
 
 def _settle(future: asyncio.Future[object], result: object) -> None:

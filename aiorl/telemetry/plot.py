@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 
-from aiorl.telemetry.metrics import Record
+from aiorl.settings import RunSettings
+from aiorl.telemetry.sinks import METRICS_FILE, read_metrics
 
 CURVE_FILE = "learning_curve.png"
 _CURVES = (
@@ -14,15 +15,17 @@ _CURVES = (
 )
 
 
-def draw_learning_curve(
-    path: Path,
-    records: Sequence[Record],
-    title: str,
-    evaluation: tuple[float, float, float, float] | None = None,
-) -> None:
-    """Draw return against env steps and against time; `evaluation` is (env_steps, mean, min, max)."""
+def draw_learning_curve(run_dir: Path, settings: RunSettings, evaluation_file: str) -> None:
+    """Draw return against env steps and time, and an evaluation, into a run's directory.
+
+    Raises:
+        StorageError: its metrics are broken.
+    """
     from matplotlib.figure import Figure  # no pyplot: nothing global, and it works in any thread
 
+    records = read_metrics(run_dir / METRICS_FILE)
+    evaluation = json.loads((run_dir / evaluation_file).read_text(encoding="utf-8"))
+    mean, low, high = (evaluation[f"return_{name}"] for name in ("mean", "min", "max"))
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for name, label, style in _CURVES:
@@ -30,22 +33,25 @@ def draw_learning_curve(
         returns = [record[name] for record in points]
         left.plot([record["env_steps"] for record in points], returns, style, color="C0", alpha=0.6, label=label)
         right.plot([record["seconds"] for record in points], returns, style, color="C0", alpha=0.6)
-    if evaluation is not None:
-        env_steps, mean, low, high = evaluation
-        left.errorbar(
-            [env_steps], [mean], [[mean - low], [high - mean]], fmt="o", color="C1", capsize=4,
-            label=f"evaluation, deterministic: {mean:.4g}",
-        )  # fmt: skip
-    starts = next((record["env_steps"] for record in records if record["gradient_steps"] > 0), None)
-    if starts is not None:
-        left.axvline(starts, color="grey", linewidth=0.8, linestyle=":", label="learning starts")
+    left.errorbar(
+        [evaluation["env_steps"]],
+        [mean],
+        [[mean - low], [high - mean]],
+        fmt="o",
+        color="C1",
+        capsize=4,
+        label=f"evaluation, deterministic: {mean:.4g}",
+    )
+    starts = settings.collection.learning_starts
+    left.axvline(starts, color="grey", linewidth=0.8, linestyle=":", label="learning starts")
     left.set(xlabel="env steps", ylabel="episode return (raw rewards)")
     right.set(xlabel="seconds of training")
     for axes in (left, right):
         axes.grid(alpha=0.3)
     if left.get_legend_handles_labels()[1]:
         left.legend(loc="best", fontsize="small")
-    figure.suptitle(title)
+    figure.suptitle(f"{settings.name}: {settings.algorithm.kind} on {settings.env.id}")
+    path = run_dir / CURVE_FILE
     draft = path.with_name(f".{path.name}")
     figure.savefig(draft, format="png", dpi=120)
     draft.replace(path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -15,6 +15,8 @@ from aiorl.collector.packing import draw, pack
 from aiorl.errors import StorageError
 from aiorl.storage.replay import ReplayShard
 from tests.storage.test_replay import BOTH, POLICY, make_shard, write_steps
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def assert_packed_by_the_rules(shard: ReplayShard, n_step: int, gamma: float) ->
 
 @pytest.mark.parametrize("groups", [POLICY, BOTH], ids=["policy", "policy+critic"])
 @pytest.mark.parametrize("n_step", [1, 2, 3, 4, 5])
+@repeatable
 @given(
     seed=st.integers(0, 2**32 - 1),
     written=st.integers(1, 40),

@@ -495,7 +495,7 @@ def test_an_action_that_is_not_finite_never_reaches_the_env(value: float) -> Non
     action[1] = value
     stepper.env.actions = None
 
-    with pytest.raises(EnvError, match="action .*is not finite in env 1 at vector step 2$"):  # as all others: from 1
+    with pytest.raises(EnvError, match=r"action .*is not finite in env 1 at vector step 2$"):  # as all others: from 1
         stepper.step(action, fresh(stepper))
     assert stepper.env.actions is None
 
@@ -507,6 +507,25 @@ def test_a_first_observation_that_is_not_finite_stops(value: float) -> None:
 
     with pytest.raises(EnvError, match="observation policy after reset is not finite in env 2"):
         make_stepper(ScriptedEnv(reset=reset))
+
+
+class NanResetEnv(CountEnv):
+    """A CountEnv whose second episode starts with NaN."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(**arguments)
+        return (obs * np.float32(np.nan) if self._episode == 1 else obs), info
+
+
+@every_mode
+def test_a_later_first_observation_that_is_not_finite_stops_too(mode: AutoresetMode) -> None:
+    fns = [partial(kind, length=3, number=number) for number, kind in enumerate([CountEnv, NanResetEnv])]
+    stepper = make_stepper(SyncVectorEnv(fns, autoreset_mode=mode))
+    for _ in range(3 if mode is NEXT_STEP else 2):
+        stepper.step(zeros(stepper), fresh(stepper))
+
+    with pytest.raises(EnvError, match=r"observation policy.* is not finite in env 1"):
+        stepper.step(zeros(stepper), fresh(stepper))
 
 
 def test_several_envs_that_are_not_finite_are_counted() -> None:
@@ -649,7 +668,14 @@ def test_a_restored_stepper_goes_on_like_the_first(pendulum, mode: AutoresetMode
         for stepper in (first, second):
             next_obs = fresh(stepper)
             step = stepper.step(action, next_obs)
-            parts = (step.reward, step.terminated, step.truncated, step.valid, stepper.obs["policy"], *next_obs.values())
+            parts = (
+                step.reward,
+                step.terminated,
+                step.truncated,
+                step.valid,
+                stepper.obs["policy"],
+                *next_obs.values(),
+            )
             results.append([part.copy() for part in parts])
         for one, other in zip(*results, strict=True):
             np.testing.assert_array_equal(one, other)

@@ -96,7 +96,7 @@ def test_collectors_get_half_and_the_learner_the_rest(cores: int, collectors: in
 threads = st.none() | st.integers(1, 12)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(cores=st.integers(1, 64), collectors=st.integers(1, 16), collector=threads, learner=threads)
 def test_explicit_threads_win_and_all_together_fit_if_they_can(
     cores: int, collectors: int, collector: int | None, learner: int | None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiorl.storage.generators import get_generator, set_generator
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
 
 
 def sample(generator: np.random.Generator) -> list[float]:
@@ -18,6 +20,7 @@ def sample(generator: np.random.Generator) -> list[float]:
     ]
 
 
+@repeatable
 @given(seed=st.integers(0, 2**64 - 1), ahead=st.integers(0, 20))
 def test_a_restored_generator_goes_on_identically(seed: int, ahead: int) -> None:
     one, other = np.random.default_rng(seed), np.random.default_rng(0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiorl.storage.layout import ALIGNMENT, Field, Layout, aligned, columns
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
 
 DTYPES = ("bool", "uint8", "int16", "float32", "int64", "float64")
 shapes = st.lists(st.integers(0, 7), min_size=0, max_size=3).map(tuple)
@@ -20,6 +22,7 @@ def place(memory: np.ndarray, array: np.ndarray) -> range:
     return range(start, start + array.nbytes)
 
 
+@repeatable
 @given(layouts)
 def test_fields_are_aligned_apart_and_inside(layout: Layout) -> None:
     memory = np.zeros(layout.nbytes, np.uint8)
@@ -39,6 +42,7 @@ def test_fields_are_aligned_apart_and_inside(layout: Layout) -> None:
     assert layout.nbytes % ALIGNMENT == 0
 
 
+@repeatable
 @given(layouts, st.integers(0, 2**32 - 1))
 def test_what_is_written_comes_back_through_a_second_look(layout: Layout, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -52,12 +56,14 @@ def test_what_is_written_comes_back_through_a_second_look(layout: Layout, seed: 
         np.testing.assert_array_equal(array, written[name])
 
 
+@repeatable
 @given(st.integers(0, 10**9))
 def test_aligned_is_the_next_multiple(nbytes: int) -> None:
     assert aligned(nbytes) % ALIGNMENT == 0
     assert nbytes <= aligned(nbytes) < nbytes + ALIGNMENT
 
 
+@repeatable
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8))
 def test_columns_follow_each_other_without_gaps(sizes: list[int]) -> None:
     slices = columns({str(number): size for number, size in enumerate(sizes)})

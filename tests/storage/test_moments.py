@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from aiorl.storage.moments import Moments
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
 
 RELATIVE = 1e-9
 
@@ -38,6 +40,7 @@ def assert_moments(moments: Moments, values: NDArray[np.float64]) -> None:
     np.testing.assert_array_equal(moments.max_abs, np.abs(values).max(axis=0))
 
 
+@repeatable
 @given(streams())
 def test_added_in_pieces(stream: tuple[NDArray[np.float64], list[int]]) -> None:
     values, cuts = stream
@@ -48,6 +51,7 @@ def test_added_in_pieces(stream: tuple[NDArray[np.float64], list[int]]) -> None:
     assert_moments(moments, values)
 
 
+@repeatable
 @given(streams(), st.randoms(use_true_random=False))
 def test_merged_in_any_order(stream: tuple[NDArray[np.float64], list[int]], random) -> None:
     values, cuts = stream

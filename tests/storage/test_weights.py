@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -12,6 +12,8 @@ from aiorl.errors import StorageError
 from aiorl.settings import RunSettings
 from aiorl.storage.weights import WeightSlots, weight_slot_count, weights_layout
 from tests.conftest import small_settings
+
+repeatable = settings(derandomize=True, deadline=None, database=None)
 
 SETTINGS: RunSettings = small_settings()
 
@@ -38,6 +40,7 @@ def test_a_policy_comes_back_byte_for_byte(dtype: str, count: int) -> None:
     assert read.tobytes() == flat.tobytes()
 
 
+@repeatable
 @given(st.binary(min_size=1, max_size=200))
 def test_any_bytes_come_back(data: bytes) -> None:
     flat = np.frombuffer(data, np.uint8)
