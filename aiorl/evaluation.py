@@ -14,7 +14,18 @@ from aiorl.checkpoint.tensors import load_arrays
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import VectorStepper
 from aiorl.errors import CheckpointError, ProtocolError
-from aiorl.protocol import CurveDrawn, DrawCurve, EnvSpec, EpisodesEvaluated, Evaluate, Message, Ready, Requests
+from aiorl.protocol import (
+    CurveDrawn,
+    DrawCurve,
+    EnvSpec,
+    EpisodesEvaluated,
+    Evaluate,
+    EvaluationBegun,
+    Message,
+    PlayOn,
+    Ready,
+    Requests,
+)
 from aiorl.service import Assignment, Purpose, RefusedError, seed_number
 from aiorl.settings import RunSettings
 from aiorl.telemetry.plot import draw_learning_curve
@@ -59,7 +70,18 @@ class EvaluatorService:
         match request:
             case Evaluate():
                 policy = load_policy_module(Path(request.directory), self._settings, self._stepper.spec)
-                return play_episodes(self._stepper, policy, request.episodes_per_env, request.seed)
+                self._stepper.reset(
+                    [seed_number(request.seed, Purpose.EVALUATION, env) for env in range(self._stepper.num_envs)]
+                )
+                limit = self._settings.evaluation.max_episode_steps
+                self._episodes = Episodes(self._stepper, policy, request.episodes_per_env, limit)
+                return EvaluationBegun()
+            case PlayOn():
+                for _ in range(request.steps):
+                    if self._episodes.is_over:
+                        break
+                    self._episodes.step()
+                return self._episodes.result()
             case DrawCurve():
                 draw_learning_curve(Path(request.run_dir), self._settings, request.evaluation_file)
                 return CurveDrawn()
@@ -71,38 +93,50 @@ class EvaluatorService:
         self._stepper.close()
 
 
-@torch.inference_mode()
-def play_episodes(stepper: VectorStepper, policy: Policy, episodes_per_env: int, seed: int) -> EpisodesEvaluated:
-    """Play until every env has finished this many episodes; the first ones of each env count.
+class Episodes:
+    """Episodes that are being played: as many in every env, so that short ones are not counted more often."""
 
-    Taking the same number from each env keeps short episodes from being counted more often.
-    """
-    count = stepper.num_envs
-    stepper.reset([seed_number(seed, Purpose.EVALUATION, env) for env in range(count)])
-    next_obs = {name: np.zeros_like(values) for name, values in stepper.obs.items()}
-    running: NDArray[np.float64] = np.zeros(count)
-    length = np.zeros(count, np.int64)
-    returns: list[list[float]] = [[] for _ in range(count)]
-    lengths: list[list[int]] = [[] for _ in range(count)]
-    terminated = truncated = 0
-    while any(len(finished) < episodes_per_env for finished in returns):
-        action = policy.bounds(policy.act(torch.from_numpy(stepper.obs["policy"]))).numpy()
-        step = stepper.step(action, next_obs)
-        running += np.where(step.valid, step.reward, 0)
-        length += step.valid
-        ended = step.terminated | step.truncated
-        for env in np.flatnonzero(ended & step.valid):
-            if len(returns[env]) < episodes_per_env:
-                returns[env].append(float(running[env]))
-                lengths[env].append(int(length[env]))
-                terminated += bool(step.terminated[env])
-                truncated += not step.terminated[env]
-        over = ended | ~step.valid
-        running[over] = 0
-        length[over] = 0
-    return EpisodesEvaluated(
-        returns=tuple(value for each in returns for value in each),
-        lengths=tuple(value for each in lengths for value in each),
-        terminated=terminated,
-        truncated=truncated,
-    )
+    def __init__(self, stepper: VectorStepper, policy: Policy, per_env: int, max_episode_steps: int) -> None:
+        self._stepper, self._policy = stepper, policy
+        self._per_env, self._max_episode_steps = per_env, max_episode_steps
+        count = stepper.num_envs
+        self._next_obs = {name: np.zeros_like(values) for name, values in stepper.obs.items()}
+        self._return: NDArray[np.float64] = np.zeros(count)
+        self._length = np.zeros(count, np.int64)
+        self._returns: list[list[float]] = [[] for _ in range(count)]
+        self._lengths: list[list[int]] = [[] for _ in range(count)]
+        self._terminated = self._truncated = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every env has finished its episodes."""
+        return all(len(finished) == self._per_env for finished in self._returns)
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Make one vector step."""
+        obs = torch.from_numpy(self._stepper.obs["policy"])
+        step = self._stepper.step(self._policy.bounds(self._policy.act(obs)).numpy(), self._next_obs)
+        self._return += np.where(step.valid, step.reward, 0)
+        self._length += step.valid
+        # An env without a time limit of its own must not play for ever.
+        too_long = self._length >= self._max_episode_steps
+        over = step.terminated | step.truncated | too_long
+        for env in np.flatnonzero(over & step.valid):
+            if len(self._returns[env]) < self._per_env:
+                self._returns[env].append(float(self._return[env]))
+                self._lengths[env].append(int(self._length[env]))
+                self._terminated += bool(step.terminated[env])
+                self._truncated += not step.terminated[env]
+        self._return[over | ~step.valid] = 0
+        self._length[over | ~step.valid] = 0
+
+    def result(self) -> EpisodesEvaluated:
+        """Return what was played so far."""
+        return EpisodesEvaluated(
+            is_over=self.is_over,
+            returns=tuple(value for each in self._returns for value in each),
+            lengths=tuple(value for each in self._lengths for value in each),
+            terminated=self._terminated,
+            truncated=self._truncated,
+        )

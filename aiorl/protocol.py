@@ -39,6 +39,7 @@ class EnvSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action_high: tuple[float, ...]
     saves_state: bool
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def action_size(self) -> int:
@@ -195,9 +196,14 @@ class Restored(Message, frozen=True):
     note: str = ""
 
 
-class EpisodesEvaluated(Message, frozen=True):
-    """Raw returns and lengths of the evaluation episodes, env after env."""
+class EvaluationBegun(Message, frozen=True):
+    """The policy is loaded, the envs are reset."""
 
+
+class EpisodesEvaluated(Message, frozen=True):
+    """Raw returns and lengths of the evaluation episodes so far, env after env; `is_over` once all are played."""
+
+    is_over: bool
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     terminated: int
@@ -304,12 +310,19 @@ class Restore(Request, frozen=True):
 
 
 class Evaluate(Request, frozen=True):
-    """Evaluator: play whole episodes with the policy of a checkpoint, deterministically."""
+    """Evaluator: begin to play whole episodes with the policy of a checkpoint, deterministically."""
 
-    reply: ClassVar[type[Message]] = EpisodesEvaluated
+    reply: ClassVar[type[Message]] = EvaluationBegun
     directory: str
     episodes_per_env: int
     seed: int
+
+
+class PlayOn(Request, frozen=True):
+    """Evaluator: make some vector steps of the evaluation; in pieces, so that a long one is no stalled one."""
+
+    reply: ClassVar[type[Message]] = EpisodesEvaluated
+    steps: int
 
 
 class DrawCurve(Request, frozen=True):
@@ -329,7 +342,9 @@ class Stop(Request, frozen=True):
     reply: ClassVar[type[Message]] = Stopped
 
 
-Requests = Build | Attach | Publish | CollectChunk | PackBatch | Update | Save | Restore | Evaluate | DrawCurve | Stop
+Requests = (
+    Build | Attach | Publish | CollectChunk | PackBatch | Update | Save | Restore | Evaluate | PlayOn | DrawCurve | Stop
+)
 Replies = (
     Ready
     | Refused
@@ -343,6 +358,7 @@ Replies = (
     | TrainerDone
     | Saved
     | Restored
+    | EvaluationBegun
     | EpisodesEvaluated
     | CurveDrawn
     | Stopped

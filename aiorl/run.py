@@ -16,7 +16,7 @@ from aiorl.coordinator.control import Control
 from aiorl.coordinator.directory import RunDirectory
 from aiorl.coordinator.resuming import resumed_settings
 from aiorl.coordinator.training import Training
-from aiorl.errors import AiorlError, SettingsError
+from aiorl.errors import AiorlError, CheckpointError, SettingsError
 from aiorl.event_stream import EventStream
 from aiorl.events import Event, Finished, Outcome
 from aiorl.settings import RunSettings
@@ -208,8 +208,8 @@ class Run:
             outcome = await training.drive()
             self._events.put(Finished(outcome))
             return outcome
-        except SettingsError:
-            if self._found is None:
+        except (SettingsError, CheckpointError):
+            if self._found is None and not training.has_started:
                 # Refused before anything was trained: leave no directory that blocks the next try.
                 await self._writer.run(lambda: shutil.rmtree(self.run_dir))
             raise

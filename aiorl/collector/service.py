@@ -48,6 +48,9 @@ class CollectorService:
         try:
             env = make_vector_env(settings.env, settings.envs_per_collector, assignment.env_factory)
             self._stepper = VectorStepper(env, settings.env, settings.algorithm.groups)
+            if self._index == 0 and settings.evaluation.at_end and settings.evaluation.kwargs:
+                # Better refused now than after a night of training.
+                make_vector_env(settings.env, 1, assignment.env_factory, settings.evaluation.kwargs).close()
         except EnvSettingsError as error:
             raise RefusedError(error.key, str(error)) from error
         if self._stepper.num_envs != settings.envs_per_collector:

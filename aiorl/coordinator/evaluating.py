@@ -11,10 +11,12 @@ from typing import Any, Self
 from aiorl.coordinator.offpolicy import call
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.events import Evaluation
-from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate
+from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate, EvaluationBegun, PlayOn
 from aiorl.settings import RunSettings
 
 EVALUATION_FILE = "evaluation.json"
+PIECE_STEPS = 100
+"""Vector steps of an evaluation between two replies."""
 
 
 class Evaluator:
@@ -41,7 +43,9 @@ class Evaluator:
         """Play the settings' episodes with a checkpoint's deterministic policy, as many in every env (rounded up)."""
         evaluation = self._settings.evaluation
         per_env = math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
-        played = await call(self._worker, Evaluate(str(checkpoint), per_env, self._settings.seed), EpisodesEvaluated)
+        await call(self._worker, Evaluate(str(checkpoint), per_env, self._settings.seed), EvaluationBegun)
+        while not (played := await call(self._worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)).is_over:
+            pass
         return Evaluation(
             env_steps=env_steps,
             checkpoint=checkpoint,

@@ -156,4 +156,4 @@ async def warm_start(source: Path, dialogue: OffPolicyDialogue, team: Team, spec
 
 
 def _bare(spec: EnvSpec) -> EnvSpec:
-    return structs.replace(spec, notes=())
+    return structs.replace(spec, notes=(), warnings=())

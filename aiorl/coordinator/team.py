@@ -62,6 +62,8 @@ class Team:
             raise EnvError(f"the collectors' environments differ: {specs}")
         for note in spec.notes:
             self._log.info(note)
+        for warning in spec.warnings:
+            self._log.warning(warning)
         built = await self.learner.call(Build(spec))
         assert isinstance(built, Built)
         sizes = Sizes.of(self._settings, spec, built.policy_bytes)

@@ -56,6 +56,7 @@ class Training:
         self._checkpoint: Path | None = None if found is None else found.path
         self._saved_tick = start.tick if found is not None else -1
         self._evaluation: Evaluation | None = None
+        self.has_started = False
 
     async def drive(self) -> Outcome:
         """Run to the end; raise what ended it otherwise."""
@@ -97,6 +98,7 @@ class Training:
                     await warm_start(Path(settings.checkpoint.warm_start), dialogue, team, spec)
                 else:
                     await dialogue.publish_first()
+                self.has_started = True
                 self._clock.start()
                 self._metrics.start()
                 self._status.update(now=True, state="running", workers=worker_entries(team.workers), **self._counters())

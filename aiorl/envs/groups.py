@@ -56,11 +56,20 @@ class ObservationGroups:
         for name, box in self._boxes.items():
             if box.dtype == np.float64:
                 notes.append(f"observation {name} is float64 and kept as float32")
-            elif np.issubdtype(box.dtype, np.integer):
-                bound = max(abs(int(box.low.min())), abs(int(box.high.max())))
-                if bound > EXACT_IN_FLOAT32:
-                    notes.append(f"observation {name} is {box.dtype} and kept as float32: beyond 2^24 values change")
         return tuple(notes)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user must know: values that change on the way."""
+        wide = [
+            (name, box)
+            for name, box in self._boxes.items()
+            if np.issubdtype(box.dtype, np.integer)
+            and max(abs(int(box.low.min())), abs(int(box.high.max()))) > EXACT_IN_FLOAT32
+        ]
+        return tuple(
+            f"observation {name} is {box.dtype} and kept as float32: values beyond 2^24 change" for name, box in wide
+        )
 
     def empty(self, num_envs: int) -> Arrays:
         """Return zeroed arrays for all groups."""

@@ -60,6 +60,7 @@ class VectorStepper:
             action_high=tuple(float(bound) for bound in action_space.high),
             saves_state=all(callable(getattr(env.unwrapped, name, None)) for name in ("get_state", "set_state")),
             notes=self._groups.notes,
+            warnings=self._groups.warnings,
         )
         self._action_dtype = action_space.dtype
 

@@ -90,6 +90,8 @@ class EvaluationSettings(Section):
     """Episodes, rounded up to the same number for each env."""
     num_envs: Count = 16
     """Envs of the evaluator; never more than episodes."""
+    max_episode_steps: Count = 100_000
+    """An episode that is longer is cut there, and counts as truncated."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments for the evaluator's environment, over env.kwargs."""
 
