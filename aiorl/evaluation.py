@@ -20,6 +20,7 @@ from aiorl.protocol import (
     EnvSpec,
     EpisodesEvaluated,
     Evaluate,
+    EvaluatedEpisode,
     EvaluationBegun,
     Message,
     PlayOn,
@@ -31,6 +32,8 @@ from aiorl.settings import RunSettings
 from aiorl.telemetry.plot import draw_learning_curve
 
 POLICY_FILE = "policy.safetensors"
+MOST_EPISODES = 1_000
+"""Episodes after which a reply is sent early: a frame has its bounds."""
 
 
 def load_policy_module(directory: Path, settings: RunSettings, spec: EnvSpec) -> Policy:
@@ -78,10 +81,10 @@ class EvaluatorService:
                 return EvaluationBegun()
             case PlayOn():
                 for _ in range(request.steps):
-                    if self._episodes.is_over:
+                    if self._episodes.is_over or self._episodes.is_full:
                         break
                     self._episodes.step()
-                return self._episodes.result()
+                return self._episodes.take()
             case DrawCurve():
                 draw_learning_curve(Path(request.run_dir), self._settings, request.evaluation_file)
                 return CurveDrawn()
@@ -103,14 +106,18 @@ class Episodes:
         self._next_obs = {name: np.zeros_like(values) for name, values in stepper.obs.items()}
         self._return: NDArray[np.float64] = np.zeros(count)
         self._length = np.zeros(count, np.int64)
-        self._returns: list[list[float]] = [[] for _ in range(count)]
-        self._lengths: list[list[int]] = [[] for _ in range(count)]
-        self._terminated = self._truncated = 0
+        self._finished = np.zeros(count, np.int64)
+        self._new: list[EvaluatedEpisode] = []
 
     @property
     def is_over(self) -> bool:
         """Whether every env has finished its episodes."""
-        return all(len(finished) == self._per_env for finished in self._returns)
+        return bool((self._finished == self._per_env).all())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a reply could hardly take more."""
+        return len(self._new) >= MOST_EPISODES
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -122,21 +129,15 @@ class Episodes:
         # An env without a time limit of its own must not play for ever.
         too_long = self._length >= self._max_episode_steps
         over = step.terminated | step.truncated | too_long
-        for env in np.flatnonzero(over & step.valid):
-            if len(self._returns[env]) < self._per_env:
-                self._returns[env].append(float(self._return[env]))
-                self._lengths[env].append(int(self._length[env]))
-                self._terminated += bool(step.terminated[env])
-                self._truncated += not step.terminated[env]
+        for env in np.flatnonzero(over & step.valid & (self._finished < self._per_env)).tolist():
+            self._finished[env] += 1
+            self._new.append(
+                EvaluatedEpisode(env, float(self._return[env]), int(self._length[env]), bool(step.terminated[env]))
+            )
         self._return[over | ~step.valid] = 0
         self._length[over | ~step.valid] = 0
 
-    def result(self) -> EpisodesEvaluated:
-        """Return what was played so far."""
-        return EpisodesEvaluated(
-            is_over=self.is_over,
-            returns=tuple(value for each in self._returns for value in each),
-            lengths=tuple(value for each in self._lengths for value in each),
-            terminated=self._terminated,
-            truncated=self._truncated,
-        )
+    def take(self) -> EpisodesEvaluated:
+        """Return what ended since the last call."""
+        new, self._new = self._new, []
+        return EpisodesEvaluated(self.is_over, tuple(new))

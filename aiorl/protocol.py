@@ -119,6 +119,14 @@ class Published(Message, frozen=True):
     weight_version: int
 
 
+class TermSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One component of the reward, summed over rows."""
+
+    name: str
+    total: float
+    rows: int
+
+
 class EpisodeSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Episodes of one collector that ended in one chunk, and its last 100; raw rewards."""
 
@@ -131,8 +139,7 @@ class EpisodeSums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: int = 0
     window_return_mean: float = 0.0
     window_length_mean: float = 0.0
-    reward_terms: tuple[Measure, ...] = ()
-    reward_term_steps: int = 0
+    reward_terms: tuple[TermSum, ...] = ()
 
 
 class PhaseTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,14 +207,20 @@ class EvaluationBegun(Message, frozen=True):
     """The policy is loaded, the envs are reset."""
 
 
+class EvaluatedEpisode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One whole episode of an evaluation; raw return."""
+
+    env: int
+    episode_return: float
+    episode_length: int
+    terminated: bool
+
+
 class EpisodesEvaluated(Message, frozen=True):
-    """Raw returns and lengths of the evaluation episodes so far, env after env; `is_over` once all are played."""
+    """The evaluation episodes that ended since the last reply; `is_over` once all are played."""
 
     is_over: bool
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    terminated: int
-    truncated: int
+    episodes: tuple[EvaluatedEpisode, ...]
 
 
 class CurveDrawn(Message, frozen=True):

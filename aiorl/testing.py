@@ -129,8 +129,8 @@ Trap = Literal["raise", "exit", "kill", "hang", "nan_obs", "inf_obs", "nan_rewar
 class TrapEnv(CountEnv):
     """A CountEnv that does something terrible in its constructor, in reset, or at step `at`.
 
-    `where` is "init", "reset" or "step"; only env number `number` (its first seed modulo 10) traps when
-    `only` is given. `once` names a file: while it exists the trap is off, and springing makes it.
+    `where` is "init", "reset" or "step". `once` names a file: while it exists the trap is off, and springing
+    makes it.
     """
 
     def __init__(
@@ -229,6 +229,10 @@ def no_leftovers() -> Iterator[None]:
     before = _inventory()
     yield
     left = {kind: sorted(now - before[kind]) for kind, now in _inventory().items() if now - before[kind]}
+    if names := left.pop("shared memory", None):
+        foreign = _mapped_by_others()
+        if names := [name for name in names if name not in foreign]:
+            left["shared memory"] = names
     if left:
         raise LeftoversError("; ".join(f"{kind}: {', '.join(items)}" for kind, items in left.items()))
 
@@ -241,6 +245,21 @@ def _inventory() -> dict[str, set[str]]:
         "threads": {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()},
         "shared memory": {path.name for path in shm.iterdir()} if shm.is_dir() else set(),
     }
+
+
+def _mapped_by_others() -> set[str]:
+    """Return the names in /dev/shm that living processes other than ours have mapped."""
+    me = psutil.Process()
+    ours = {me.pid, *(child.pid for child in me.children(recursive=True))}
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and int(folder.name) not in ours:
+            try:
+                maps = (folder / "maps").read_text()
+            except OSError:  # gone, or somebody else's
+                continue
+            found |= {line.rpartition("/dev/shm/")[2] for line in maps.splitlines() if "/dev/shm/" in line}
+    return found
 
 
 def _processes() -> set[str]:

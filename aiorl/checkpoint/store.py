@@ -13,7 +13,7 @@ from aiorl.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from aiorl.errors import CheckpointError
 
 LATEST = "latest"
-_DRAFT = ".draft-"
+_DRAFT, _REPLACED, _ABANDONED = ".draft-", ".replaced-", "abandoned-"
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,10 @@ class CheckpointStore:
         write_manifest(draft, manifest)
         _sync_folder(draft)
         final = self.folder / str(manifest.tick)
-        if final.exists():  # the same tick saved again: the old one stays whole until the new one is in place
-            old = self.folder / f"{_DRAFT}old-{manifest.tick}"
-            final.rename(old)
-            draft.rename(final)
-            shutil.rmtree(old)
-        else:
-            draft.rename(final)
+        if final.exists():  # the same tick again: `newest_whole` knows the old one until the new one is in place
+            final.rename(self.folder / f"{_REPLACED}{manifest.tick}")
+        draft.rename(final)
+        self._abandon_after(manifest.tick)
         link = self.folder / f".{LATEST}"
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
@@ -62,12 +59,14 @@ class CheckpointStore:
         for path in self.paths():
             if path != final:
                 _drop_replay(path)
+        self._clear_replaced()
         return final
 
     def discard_drafts(self) -> None:
         """Remove what unfinished saves left."""
         for path in self.folder.glob(f"{_DRAFT}*"):
             shutil.rmtree(path)
+        self._clear_replaced()
 
     def paths(self) -> list[Path]:
         """Return the folders of all checkpoints, oldest first."""
@@ -85,7 +84,9 @@ class CheckpointStore:
 
         """
         skipped: list[str] = []
-        for path in reversed(self.paths()):
+        paths = {int(path.name.removeprefix(_REPLACED)): path for path in self.folder.glob(f"{_REPLACED}*")}
+        paths |= {int(path.name): path for path in self.paths()}
+        for _, path in sorted(paths.items(), reverse=True):
             try:
                 return Found(path, read_manifest(path), not skipped, tuple(skipped))
             except CheckpointError as error:
@@ -93,17 +94,34 @@ class CheckpointStore:
         reason = f" ({'; '.join(skipped)})" if skipped else ""
         raise CheckpointError(f"{self.folder}: no whole checkpoint to go on from{reason}")
 
+    def _abandon_after(self, tick: int) -> None:
+        # The run went on from before these, which were broken: they are set aside, and not counted any more.
+        for path in self.paths():
+            if int(path.name) > tick:
+                aside = self.folder / f"{_ABANDONED}{path.name}"
+                if aside.exists():
+                    shutil.rmtree(aside)
+                path.rename(aside)
+
+    def _clear_replaced(self) -> None:
+        for path in self.folder.glob(f"{_REPLACED}*"):
+            final = self.folder / path.name.removeprefix(_REPLACED)
+            if final.exists():
+                shutil.rmtree(path)
+            else:
+                path.rename(final)
+
 
 def _drop_replay(path: Path) -> None:
     try:
         manifest = read_manifest(path)
     except CheckpointError:
         return  # broken already; whoever resumes is told
-    if manifest.has_replay:
+    if manifest.has_replay:  # said first: a manifest never promises files that are gone
         files = tuple(file for file in manifest.files if not file.name.startswith("replay-"))
         write_manifest(path, msgspec.structs.replace(manifest, has_replay=False, files=files))
-        for file in path.glob("replay-*.safetensors"):
-            file.unlink()
+    for file in path.glob("replay-*.safetensors"):
+        file.unlink()
 
 
 def _sync_folder(path: Path) -> None:

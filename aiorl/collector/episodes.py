@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiorl.envs.stepper import Step
-from aiorl.protocol import EpisodeSums, Measure
+from aiorl.protocol import EpisodeSums, TermSum
 
 WINDOW = 100
 _TERM = "reward/"
@@ -24,8 +24,7 @@ class EpisodeTracker:
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self._new: list[float] = []
         self._terminated = self._truncated = 0
-        self._terms: dict[str, float] = {}
-        self._term_steps = 0
+        self._terms: dict[str, tuple[float, int]] = {}
 
     def add(self, step: Step) -> None:
         """Count one vector step; rows that are no transition count nowhere, and void their episode."""
@@ -61,12 +60,11 @@ class EpisodeTracker:
             window=len(window),
             window_return_mean=float(window[:, 0].mean()) if len(window) else 0.0,
             window_length_mean=float(window[:, 1].mean()) if len(window) else 0.0,
-            reward_terms=tuple(Measure(name, value) for name, value in sorted(self._terms.items())),
-            reward_term_steps=self._term_steps,
+            reward_terms=tuple(TermSum(name, total, rows) for name, (total, rows) in sorted(self._terms.items())),
         )
         self._new.clear()
         self._terms.clear()
-        self._terminated = self._truncated = self._term_steps = 0
+        self._terminated = self._truncated = 0
         return sums
 
     def get_state(self) -> dict[str, NDArray[Any]]:
@@ -84,11 +82,21 @@ class EpisodeTracker:
         self._recent = deque(((float(r), float(n)) for r, n in state["window"]), maxlen=WINDOW)
 
     def _add_terms(self, step: Step) -> None:
-        entries = step.info.get("log", step.info)
-        if not isinstance(entries, dict):
+        ended = step.terminated | step.truncated
+        final = step.info.get("final_info")
+        if isinstance(final, dict):  # SAME_STEP: what a finished row reported; the rest is of the reset
+            self._add_entries(final, step.valid & ended)
+            self._add_entries(step.info, step.valid & ~ended)
+        else:
+            self._add_entries(step.info, step.valid)
+
+    def _add_entries(self, info: dict[str, Any], rows: NDArray[np.bool_]) -> None:
+        entries = info.get("log", info)
+        if not isinstance(entries, dict) or not rows.any():
             return
-        terms = {name: values for name, values in entries.items() if isinstance(name, str) and name.startswith(_TERM)}
-        if terms:
-            self._term_steps += 1
-        for name, values in terms.items():
-            self._terms[name] = self._terms.get(name, 0.0) + float(np.mean(values))
+        for name, values in entries.items():
+            if isinstance(name, str) and name.startswith(_TERM):
+                counted = rows & entries.get(f"_{name}", True)  # Gymnasium's mask of envs that have the entry
+                terms = np.broadcast_to(values, rows.shape)[counted]
+                total, count = self._terms.get(name, (0.0, 0))
+                self._terms[name] = (total + float(terms.sum()), count + len(terms))

@@ -19,6 +19,8 @@ def draw(shard: ReplayShard, count: int, generator: np.random.Generator) -> NDAr
 
     """
     present = shard.snapshot.present_steps
+    if present == 0:
+        raise StorageError("the replay shard holds no valid row to draw")
     rows = generator.integers(present * shard.num_envs, size=count)
     bad = np.flatnonzero(~_valid(shard, rows))
     if bad.size and not shard.valid[shard.ages()].any():

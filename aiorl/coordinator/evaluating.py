@@ -11,7 +11,7 @@ from typing import Any, Self
 from aiorl.coordinator.offpolicy import call
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.events import Evaluation
-from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate, EvaluationBegun, PlayOn
+from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate, EvaluatedEpisode, EvaluationBegun, PlayOn
 from aiorl.settings import RunSettings
 
 EVALUATION_FILE = "evaluation.json"
@@ -44,15 +44,21 @@ class Evaluator:
         evaluation = self._settings.evaluation
         per_env = math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
         await call(self._worker, Evaluate(str(checkpoint), per_env, self._settings.seed), EvaluationBegun)
-        while not (played := await call(self._worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)).is_over:
-            pass
+        episodes: list[EvaluatedEpisode] = []
+        is_over = False
+        while not is_over:
+            played = await call(self._worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)
+            episodes += played.episodes
+            is_over = played.is_over
+        episodes.sort(key=lambda episode: episode.env)
+        terminated = sum(episode.terminated for episode in episodes)
         return Evaluation(
             env_steps=env_steps,
             checkpoint=checkpoint,
-            returns=played.returns,
-            lengths=played.lengths,
-            terminated=played.terminated,
-            truncated=played.truncated,
+            returns=tuple(episode.episode_return for episode in episodes),
+            lengths=tuple(episode.episode_length for episode in episodes),
+            terminated=terminated,
+            truncated=len(episodes) - terminated,
         )
 
     async def draw(self, run_dir: Path, evaluation_file: str) -> None:

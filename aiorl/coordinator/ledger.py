@@ -23,7 +23,7 @@ class SlotLedger:
         """Give a free slot to writers; return it.
 
         Raises:
-            ProtocolError: none is free, or the content would go back.
+            ProtocolError: none is free, or the content lies in a slot already.
 
         """
         if content in self._content:

@@ -17,9 +17,11 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]], *, cancel_other
     cancelled where the caller says so.
     """
     tasks = [asyncio.ensure_future(each) for each in coroutines]
+    if not tasks:
+        return []
     try:
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        failed = [task for task in tasks if task in done and task.exception() is not None]
+        failed = [task for task in tasks if task in done and not task.cancelled() and task.exception() is not None]
         if pending and cancel_others:
             for task in pending:
                 task.cancel()

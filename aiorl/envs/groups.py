@@ -83,7 +83,7 @@ class ObservationGroups:
 
         """
         for name, box in self._boxes.items():
-            values = np.asarray(obs[name] if self._is_dict else obs)
+            values = np.asarray(self._group(obs, name))
             if values.shape != (len(out[name]), *box.shape):
                 raise EnvError(
                     f"observation {name} has shape {values.shape}, but the env's space promises"
@@ -100,7 +100,7 @@ class ObservationGroups:
         """
         for name, box in self._boxes.items():
             for env in envs:
-                value = _one(obs, int(env), name if self._is_dict else None)
+                value = self._one(obs, int(env), name)
                 if value is None or np.shape(value) != box.shape:
                     raise EnvError(
                         f"env {int(env)} ended an episode without a final observation {name} of shape {box.shape}"
@@ -108,9 +108,17 @@ class ObservationGroups:
                     )
                 out[name][env] = np.asarray(value).reshape(-1)
 
+    def _group(self, obs: Any, name: str) -> Any:
+        if not self._is_dict:
+            return obs
+        if not isinstance(obs, Mapping) or name not in obs:
+            raise EnvError(f"the env's observation has no group {name}, which its space promises")
+        return obs[name]
 
-def _one(obs: Any, env: int, name: str | None) -> Any:
-    if isinstance(obs, Mapping):
-        return None if name not in obs else obs[name][env]
-    value = obs[env]
-    return value if name is None or value is None else value.get(name)
+    def _one(self, obs: Any, env: int, name: str) -> Any:
+        """Return one env's observation of a group, or None where there is none."""
+        if not self._is_dict:
+            return obs[env]
+        if isinstance(obs, Mapping):
+            return obs[name][env] if name in obs else None
+        return obs[env].get(name) if isinstance(obs[env], Mapping) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from importlib import import_module
@@ -42,14 +43,18 @@ def make_vector_env(
         return _registered(settings, num_envs, arguments)
     if "num_envs" in _parameters(factory):
         return _from_vector_factory(settings, factory, num_envs, arguments)
-    return _vectorised(settings, lambda: factory(**arguments), num_envs)
+    if settings.vectorization == "vector_entry_point":
+        raise EnvSettingsError(
+            "env.vectorization", f"{settings.id} has no vector entry point, it makes single envs; use sync or async"
+        )
+    return _vectorised(settings, lambda: factory(**copy.deepcopy(arguments)), num_envs)
 
 
 def _named_factory(env_id: str) -> Factory | None:
     module_name, _, name = env_id.partition(":")
     try:
         module = import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:
         raise EnvSettingsError(
             "env.id", f"{env_id}: module {module_name} cannot be imported in the worker: {error}"
         ) from error
@@ -83,12 +88,19 @@ def _registered(settings: EnvSettings, num_envs: int, arguments: dict[str, Any])
             arguments = arguments | {"max_episode_steps": settings.max_episode_steps}
         if settings.on_nonfinite == "end_episode":
             arguments = arguments | {"autoreset_mode": AutoresetMode.DISABLED}
-        return gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments)
+        return gymnasium.make_vec(
+            env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **copy.deepcopy(arguments)
+        )
     if spec.entry_point is None:
-        raise EnvSettingsError("env.vectorization", f"{env_id} offers only its own vector entry point, so no wrappers")
+        key = "env.wrappers" if settings.wrappers else "env.vectorization"
+        raise EnvSettingsError(key, f"{env_id} offers only its own vector entry point, and no single envs")
     limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
     single = settings.model_copy(update={"max_episode_steps": None})
-    return _vectorised(single, lambda: gymnasium.make(env_id, disable_env_checker=True, **limit, **arguments), num_envs)
+
+    def make() -> Any:
+        return gymnasium.make(env_id, disable_env_checker=True, **limit, **copy.deepcopy(arguments))
+
+    return _vectorised(single, make, num_envs)
 
 
 def _vectorised(settings: EnvSettings, make: Callable[[], Any], num_envs: int) -> VectorEnv[Any, Any, Any]:
@@ -117,7 +129,7 @@ def _from_vector_factory(
         if "max_episode_steps" not in _parameters(factory):
             raise EnvSettingsError("env.max_episode_steps", "this env's factory takes no max_episode_steps")
         arguments = arguments | {"max_episode_steps": settings.max_episode_steps}
-    env = factory(num_envs=num_envs, **arguments)
+    env = factory(num_envs=num_envs, **copy.deepcopy(arguments))
     if not isinstance(env, VectorEnv):
         raise EnvSettingsError(
             "env.id",
@@ -132,6 +144,8 @@ def _wrapper(name: str) -> Callable[[Any], Any]:
         found = getattr(import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise EnvSettingsError("env.wrappers", f"{name} is no importable module:callable: {error}") from error
+    if not callable(found):
+        raise EnvSettingsError("env.wrappers", f"{name} is not callable")
     return found  # type: ignore[no-any-return]
 
 

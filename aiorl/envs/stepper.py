@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -62,11 +63,14 @@ class VectorStepper:
             notes=self._groups.notes,
             warnings=self._groups.warnings,
         )
-        self._action_dtype = action_space.dtype
+        self._action_space = action_space
 
     def reset(self, seeds: list[int]) -> None:
         """Start every env afresh, seeded."""
-        obs, _ = self.env.reset(seed=seeds)  # type: ignore[arg-type]  # Gymnasium takes lists too
+        try:
+            obs, _ = self.env.reset(seed=seeds)  # type: ignore[arg-type]  # most vector envs take one seed for each env
+        except (TypeError, ValueError, gymnasium.error.Error):
+            obs, _ = self.env.reset(seed=seeds[0])
         self._groups.write(obs, self.obs)
         self._awaits_reset[:] = False
         for name, values in self.obs.items():
@@ -79,9 +83,12 @@ class VectorStepper:
             EnvError: the env broke its contract, or something is not finite and settings say stop.
 
         """
-        self._refuse_nonfinite(_finite(action), "action of the policy")
-        obs, reward, terminated, truncated, info = self.env.step(action.astype(self._action_dtype, copy=True))
         self.vector_steps += 1
+        self._refuse_nonfinite(_finite(action), "action of the policy")
+        actions = action.astype(self._action_space.dtype)
+        # A bound that float32 cannot hold must not be passed by its rounding.
+        np.clip(actions, self._action_space.low, self._action_space.high, out=actions)
+        obs, reward, terminated, truncated, info = self.env.step(actions)
         reward = self._per_env(reward, "reward")
         terminated = self._per_env(terminated, "terminated").astype(bool)
         truncated = self._per_env(truncated, "truncated").astype(bool)
@@ -98,9 +105,7 @@ class VectorStepper:
         if self._mode is AutoresetMode.NEXT_STEP:
             self._awaits_reset = ended & valid
             terminated, truncated = terminated & valid, truncated & valid
-        unstable = info.get("unstable")
-        if unstable is not None:
-            valid &= ~self._per_env(unstable, "info['unstable']").astype(bool)
+        valid &= ~self._unstable(info, ended)
         broken = self._nonfinite(next_obs, reward)
         if self._mode is AutoresetMode.DISABLED and (ended | broken).any():
             self._reset_some(ended | broken)
@@ -143,6 +148,17 @@ class VectorStepper:
         if array.shape != (self.num_envs,):
             raise EnvError(f"the env's {what} has shape {array.shape}, expected {(self.num_envs,)}")
         return array
+
+    def _unstable(self, info: dict[str, Any], ended: Flags) -> Flags:
+        """Return which envs say that their simulation broke down in this step."""
+        marks: Flags = np.zeros(self.num_envs, bool)
+        if "unstable" in info:
+            marks = self._per_env(info["unstable"], "info['unstable']").astype(bool)
+        final = info.get("final_info")
+        if self._mode is AutoresetMode.SAME_STEP and isinstance(final, dict) and "unstable" in final:
+            # Single envs: the info of a finished row lies there, and the rest is of the reset.
+            marks = np.where(ended, self._per_env(final["unstable"], "final_info['unstable']").astype(bool), marks)
+        return marks
 
     def _write_final(self, info: dict[str, Any], ended: Flags, next_obs: Arrays) -> None:
         envs = np.flatnonzero(ended)

@@ -13,6 +13,7 @@ class Conversation:
         self._worker = worker
         self._pending: Request | None = None
         self._is_ready = False
+        self._is_over = False
 
     def ask(self, request: Request) -> None:
         """Note that a request is about to be sent.
@@ -35,9 +36,10 @@ class Conversation:
 
         """
         if not self._is_ready:
-            if not isinstance(reply, (Ready, Refused, Failed)):
+            if self._is_over or not isinstance(reply, (Ready, Refused, Failed)):
                 raise ProtocolError(f"{self._worker}: {_name(reply)} before Ready")
             self._is_ready = isinstance(reply, Ready)
+            self._is_over = not self._is_ready
             return
         if isinstance(reply, Failed):
             self._pending = None
@@ -47,7 +49,7 @@ class Conversation:
             raise ProtocolError(f"{self._worker}: {_name(reply)} without a request")
         if type(reply) is not request.reply:
             raise ProtocolError(f"{self._worker}: {_name(reply)} in answer to {_name(request)}")
-        for field in ("tick", "slot"):
+        for field in ("tick", "slot", "weight_version"):
             asked, answered = getattr(request, field, None), getattr(reply, field, None)
             if hasattr(reply, field) and hasattr(request, field) and asked != answered:
                 raise ProtocolError(

@@ -27,6 +27,7 @@ class Pipe:
         self._answer: asyncio.Future[Message] | None = None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broken: ProtocolError | None = None
+        self._reading: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Start to read; what the worker says first answers `first`."""
@@ -39,8 +40,8 @@ class Pipe:
 
     async def send(self, request: Request) -> asyncio.Future[Message]:
         """Send a request; return the future of its reply, never done if the pipe closes first."""
-        self._conversation.ask(request)
         data = encode(request)
+        self._conversation.ask(request)
         answer = self._expect()
         try:
             self._writer.write(_LENGTH.pack(len(data)) + data)
@@ -51,13 +52,16 @@ class Pipe:
 
     async def close(self) -> None:
         """Close this end and wait until nothing of it is left."""
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-        self._writer.close()
-        try:
-            await self._writer.wait_closed()
-        except (ConnectionError, OSError):
-            pass  # gone is closed
+        if self._reading is None:
+            self._sock.close()
+        else:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._writer.transport.abort()  # nothing that is still unsent matters to anyone now
+            try:
+                await self._writer.wait_closed()
+            except OSError:
+                pass  # gone is closed
         if not self.closed.done():
             self.closed.set_result(None)
 

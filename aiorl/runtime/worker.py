@@ -144,10 +144,10 @@ class WorkerChannel:
 
     def log(self, level: str, event: str, **fields: object) -> None:
         """Send a log line; a coordinator that is gone reads none."""
-        pairs = tuple((name, str(value)[:FIELD_CHARS]) for name, value in fields.items())
+        pairs = tuple((name, _sendable(str(value)[:FIELD_CHARS])) for name, value in fields.items())
         try:
-            self.send(LogLine(level, event[:FIELD_CHARS], pairs))
-        except (ConnectionError, OSError, ValueError):
+            self.send(LogLine(level, _sendable(event[:FIELD_CHARS]), pairs))
+        except OSError:  # closed in any way
             return
 
     def close(self) -> None:
@@ -184,4 +184,13 @@ def _failed(error: BaseException) -> Failed:
     if len(text) > TRACEBACK_CHARS:
         half = TRACEBACK_CHARS // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
-    return Failed(type(error).__name__, str(error)[:FIELD_CHARS], text)
+    try:
+        message = str(error)[:FIELD_CHARS]
+    except Exception as second:  # an exception that cannot be shown must not hide that there was one
+        message = f"(its text cannot be had: {type(second).__name__})"
+    return Failed(_sendable(type(error).__name__), _sendable(message), _sendable(text))
+
+
+def _sendable(text: str) -> str:
+    """Return text without lone surrogates, which a file name that is no UTF-8 brings along."""
+    return text.encode("utf-8", "backslashreplace").decode()

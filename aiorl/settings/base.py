@@ -15,18 +15,20 @@ class Section(BaseModel):
     )
 
 
-def _not_a_switch(value: Any) -> Any:
+def _a_number(value: Any) -> Any:
     # bool is an int for Python; `learning_rate: true` is a mistake all the same.
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
+    if isinstance(value, str):
+        raise ValueError("must be a number, not text")
     return value
 
 
-_number = BeforeValidator(_not_a_switch)
+number = BeforeValidator(_a_number)
 
-Count = Annotated[int, _number, Field(ge=1)]
-Whole = Annotated[int, _number, Field(ge=0)]
-Positive = Annotated[float, _number, Field(gt=0)]
-NonNegative = Annotated[float, _number, Field(ge=0)]
-Share = Annotated[float, _number, Field(ge=0, le=1)]
-Real = Annotated[float, _number]
+Count = Annotated[int, number, Field(ge=1)]
+Whole = Annotated[int, number, Field(ge=0)]
+Positive = Annotated[float, number, Field(gt=0)]
+NonNegative = Annotated[float, number, Field(ge=0)]
+Share = Annotated[float, number, Field(ge=0, le=1)]
+Real = Annotated[float, number]

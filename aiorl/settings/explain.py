@@ -33,7 +33,8 @@ def sentences(error: ValidationError, model: type[BaseModel], origins: Origins) 
         path = tuple(str(part) for part in item["loc"])
         if len(path) > 1 and path[0] == "algorithm" and path[1] in algorithms():
             path = (path[0], *path[2:])  # pydantic puts the union's tag into the path
-        if any(other["loc"][: len(item["loc"])] == item["loc"] and other is not item for other in found):
+        inside = [other for other in found if len(other["loc"]) > len(item["loc"])]
+        if any(other["loc"][: len(item["loc"])] == item["loc"] for other in inside):
             continue  # the mistake is further inside, and has a sentence of its own
         if item["type"] == "contradictions":
             for problem in item["ctx"]["problems"]:
@@ -65,6 +66,8 @@ def _sentence(path: Path, item: Any, model: type[BaseModel]) -> str:
     if kind == "string_pattern_mismatch":
         return f"{key}: {_shown(value)} is not allowed: it must match {item['ctx']['pattern']}"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if kind == "too_short":
+        message = f"must have at least {item['ctx']['min_length']} entries"
     return f"{key}: {_shown(value)} is not allowed: {_allowed(message)}"
 
 

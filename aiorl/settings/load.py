@@ -61,11 +61,11 @@ def load(
             continue
         _merge(tree, layer, (), origins)
         origins.update(layer_origins)
-    for key_path, value, origin in [
-        *_environment(os.environ if environ is None else environ),
-        *_overrides(overrides, problems),
-    ]:
-        _put(tree, key_path, value, origin, origins, problems)
+    environment = _environment(os.environ if environ is None else environ, problems)
+    for source in (environment, _overrides(overrides, problems)):
+        # Within a source the kind comes first: it clears another algorithm's settings, not those beside it.
+        for key_path, value, origin in sorted(source, key=lambda entry: entry[0] != ("algorithm", "kind")):
+            _put(tree, key_path, value, origin, origins, problems)
     if problems:
         raise SettingsError(problems)
     return Loaded(validate(tree, origins), origins)
@@ -95,13 +95,16 @@ def _text(path: Path, label: str) -> str:
         raise SettingsError(f"{label}: cannot be read: {error}") from None
 
 
-def _environment(environ: Mapping[str, str]) -> list[tuple[KeyPath, Any, str]]:
+def _environment(environ: Mapping[str, str], problems: list[str]) -> list[tuple[KeyPath, Any, str]]:
     found = []
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX):
             path = tuple(name.removeprefix(ENV_PREFIX).lower().split("__"))
             origin = f"environment variable {name}"
-            found.append((path, read_value(environ[name], origin), origin))
+            try:
+                found.append((path, read_value(environ[name], origin), origin))
+            except SettingsError as error:
+                problems += error.problems
     return found
 
 
@@ -145,7 +148,13 @@ def _put(tree: dict[str, Any], path: KeyPath, value: Any, origin: str, origins: 
             problems.append(f"{origin}: {'.'.join(path[:depth])} is not a section")
             return
     _merge(tree, layer, (), origins)
-    origins[path] = origin
+    for known in [path, *_paths(value, path)]:
+        origins[known] = origin
+
+
+def _paths(value: Any, path: KeyPath) -> list[KeyPath]:
+    inner = value.items() if isinstance(value, dict) else ()
+    return [each for key, item in inner for each in ((*path, key), *_paths(item, (*path, key)))]
 
 
 def _forget(path: KeyPath, origins: Origins) -> None:

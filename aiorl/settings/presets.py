@@ -33,15 +33,22 @@ def find(name: str | Path) -> tuple[Path, str]:
     """
     path, text = Path(name), str(name)
     if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
+        if _is_file(path):
             return path, text
         raise SettingsError(f"{text}: no such settings file")
     preset = preset_dir() / f"{text}.yaml"
     if text in preset_names():
         return preset, f"{text}.yaml"
-    if path.is_file():
+    if _is_file(path):
         raise SettingsError(f"{text}: a settings file must end in .yaml")
     raise SettingsError(
         f"{text}: no such preset or settings file{nearest(text, preset_names())}"
         " (`aiorl settings list` shows the presets)"
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # longer than a name may be, or not a name at all
+        return False

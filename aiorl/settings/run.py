@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +29,7 @@ class RunSettings(Section):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names the run directory."""
-    seed: Whole = 0
+    seed: Annotated[Whole, Field(lt=2**63)] = 0
     """Seed of every random generator of the run."""
     env: EnvSettings = EnvSettings()
     """The environment."""
@@ -116,7 +115,7 @@ def contradictions(settings: RunSettings) -> list[str]:
     if budget.env_steps is None and budget.gradient_steps is None and budget.seconds is None:
         problems.append("budget: set env_steps, gradient_steps or seconds, or the run would never end")
     if budget.env_steps is not None:
-        last = math.ceil(budget.env_steps / settings.env_steps_per_tick) * settings.env_steps_per_tick
+        last = -(-budget.env_steps // settings.env_steps_per_tick) * settings.env_steps_per_tick
         if last < collection.learning_starts:
             problems.append(
                 f"budget.env_steps: {budget.env_steps} ends the run before"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from aiorl.settings.base import Count, Positive, Section, Whole
+from aiorl.settings.base import Count, Positive, Section, Whole, number
 
 Vectorization = Literal["auto", "sync", "async", "vector_entry_point"]
 
@@ -37,7 +37,7 @@ class CollectionSettings(Section):
     """Collector processes; each steps its share of the envs and owns a replay shard."""
     chunk_steps: Count = 1
     """Steps of every env between two packs."""
-    lead: Literal[0, 1] = 1
+    lead: Annotated[Literal[0, 1], number] = 1
     """Chunks that the collectors are ahead of the learner: 0 strict, 1 overlapped."""
     learning_starts: Whole = 1_000
     """Env steps before the first update."""

@@ -6,6 +6,7 @@ and `no` is text (YAML 1.1 makes it false).
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -35,9 +36,13 @@ def scalar(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _INT.match(text):
-        return int(text)
+        try:
+            return int(text)
+        except ValueError:  # more digits than Python takes
+            return text
     if _FLOAT.match(text) and any(char.isdigit() for char in text.split("e")[0].split("E")[0]):
-        return float(text)
+        number = float(text)
+        return number if math.isfinite(number) else text
     return text
 
 
@@ -49,15 +54,15 @@ def read_mapping(text: str, label: str) -> tuple[dict[str, Any], Origins]:
 
     """
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _compose(text)
     except yaml.YAMLError as error:
         raise SettingsError(f"{label}{_line(error)}: not readable as YAML: {_reason(error)}") from None
     origins: Origins = {}
-    if node is None:
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.style is None and scalar(node.value) is None):
         return {}, origins
     if not isinstance(node, yaml.MappingNode):
         raise SettingsError(f"{label}:{node.start_mark.line + 1}: settings must be keys with values, such as `seed: 1`")
-    return _value(node, label, (), origins), origins
+    return _checked(node, label, origins), origins
 
 
 def read_value(text: str, label: str) -> Any:
@@ -68,10 +73,10 @@ def read_value(text: str, label: str) -> Any:
 
     """
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _compose(text)
     except yaml.YAMLError as error:
         raise SettingsError(f"{label}: not readable as a value: {_reason(error)}") from None
-    return None if node is None else _value(node, label, (), {})
+    return None if node is None else _checked(node, label, {})
 
 
 def write_mapping(tree: dict[str, Any]) -> str:
@@ -79,10 +84,28 @@ def write_mapping(tree: dict[str, Any]) -> str:
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100)
 
 
+def _compose(text: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except (ValueError, OverflowError) as error:
+        raise yaml.YAMLError(f"no such character: {error}") from None
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
+
+
+def _checked(node: yaml.Node, label: str, origins: Origins) -> Any:
+    try:
+        return _value(node, label, (), origins)
+    except RecursionError:
+        raise SettingsError(f"{label}: nested too deeply, or an alias inside itself") from None
+
+
 def _value(node: yaml.Node, label: str, path: Path, origins: Origins) -> Any:
     where = f"{label}:{node.start_mark.line + 1}"
     origins[path] = where
     if isinstance(node, yaml.ScalarNode):
+        if any("\ud800" <= char <= "\udfff" for char in node.value):
+            raise SettingsError(f"{where}: half a character (a lone surrogate)")
         return scalar(node.value) if node.style is None else node.value
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, label, (*path, str(index)), origins) for index, item in enumerate(node.value)]
@@ -116,7 +139,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     # Text that our reader would take for a number or a word must be quoted.
-    style = None if scalar(value) == value and isinstance(scalar(value), str) else '"'
+    style = None if scalar(value) == value and isinstance(scalar(value), str) and value.isprintable() else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import tempfile
 from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,9 @@ class Block:
             self._fd = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Only picklable while a process is being started: the descriptor itself travels.
+        # The descriptor itself travels, which works while a process is being started and not in any message.
+        if get_spawning_popen() is None:
+            raise StorageError(f"shared block {self.name} can only be passed to a process at its start")
         return _receive, (self.name, reduction.DupFd(self._open_fd()))
 
     def _open_fd(self) -> int:

@@ -89,10 +89,9 @@ def _episodes(sums: list[EpisodeSums], last: TickReport) -> Record:
     if count := sum(each.window for each in windows):
         record["episode/return_mean"] = sum(each.window_return_mean * each.window for each in windows) / count
         record["episode/length_mean"] = sum(each.window_length_mean * each.window for each in windows) / count
-    steps = sum(each.reward_term_steps for each in sums)
-    for each in sums:
-        for term in each.reward_terms:
-            record[term.name] = record.get(term.name, 0.0) + term.value / steps
+    for name in {term.name for each in sums for term in each.reward_terms}:
+        terms = [term for each in sums for term in each.reward_terms if term.name == name]
+        record[name] = sum(term.total for term in terms) / max(1, sum(term.rows for term in terms))
     return record
 
 

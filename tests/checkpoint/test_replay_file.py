@@ -121,8 +121,9 @@ def test_equal_shards_give_equal_files(tmp_path: Path, monkeypatch, written: int
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_every_column_is_aligned_in_the_file(tmp_path: Path) -> None:
-    save_replay(tmp_path / "a", filled(15))
+@pytest.mark.parametrize("written", [1, 3, 5, 15])
+def test_every_column_is_aligned_in_the_file(tmp_path: Path, written: int) -> None:
+    save_replay(tmp_path / "a", filled(written))
     data = (tmp_path / "a").read_bytes()
     length = int.from_bytes(data[:8], "little")
 

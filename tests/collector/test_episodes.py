@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from aiorl.collector.episodes import WINDOW, EpisodeTracker
 from aiorl.envs.stepper import Step, VectorStepper
-from aiorl.protocol import EpisodeSums, Measure
+from aiorl.protocol import EpisodeSums, TermSum
 from aiorl.settings.sections import EnvSettings
 from aiorl.testing import CountEnv
 
@@ -178,7 +178,7 @@ def test_a_fresh_tracker_has_a_state_too() -> None:
 
 
 def means(sums: EpisodeSums) -> dict[str, float]:
-    return {term.name: term.value / sums.reward_term_steps for term in sums.reward_terms}
+    return {term.name: term.total / term.rows for term in sums.reward_terms}
 
 
 @pytest.mark.parametrize("place", ["log", "info"])
@@ -190,10 +190,10 @@ def test_reward_terms_are_averaged_over_the_steps(place: str) -> None:
 
     sums = tracker.take()
 
-    assert [type(term) for term in sums.reward_terms] == [Measure, Measure]
+    assert [type(term) for term in sums.reward_terms] == [TermSum, TermSum]
     assert means(sums) == {"reward/alive": 4.0, "reward/energy": -1.0}
     assert tracker.take().reward_terms == ()
-    assert tracker.take().reward_term_steps == 0
+    assert tracker.take().reward_terms == ()
 
 
 def test_infos_without_terms_are_no_steps_of_them() -> None:

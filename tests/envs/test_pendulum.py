@@ -16,10 +16,10 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from aiorl.envs.mujoco_warnings import no_warning_file
 from aiorl.envs.pendulum.env import (
     SUBSTEPS,
     PendulumSwingupVectorEnv,
-    _no_warning_file,
     swingup_reward,
 )
 from aiorl.envs.registration import register_envs
@@ -507,7 +507,7 @@ def test_a_step_within_another_leaves_the_warning_handler_to_it(
     monkeypatch.chdir(tmp_path)
     env = make()
     env.reset(seed=0)
-    with _no_warning_file():  # as if another thread's batch were stepping
+    with no_warning_file():  # as if another thread's batch were stepping
         env.step(np.zeros((4, 1)))
         assert mujoco.get_mju_user_warning() is not None
     assert mujoco.get_mju_user_warning() is None

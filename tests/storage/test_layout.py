@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiorl.storage.layout import ALIGNMENT, Field, Layout, aligned, columns
+from aiorl.storage.layout import Field, Layout, aligned, columns
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 
+CACHE_LINE = 64
 DTYPES = ("bool", "uint8", "int16", "float32", "int64", "float64")
 shapes = st.lists(st.integers(0, 7), min_size=0, max_size=3).map(tuple)
 layouts = st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), min_size=1, max_size=6).map(
@@ -35,11 +36,11 @@ def test_fields_are_aligned_apart_and_inside(layout: Layout) -> None:
         assert (array.shape, array.dtype) == (field.shape, np.dtype(field.dtype))
         if array.size:  # an empty array lies nowhere
             where = place(memory, array)
-            assert where.start % ALIGNMENT == 0
+            assert where.start % CACHE_LINE == 0
             assert where.start >= end
             end = where.stop
     assert end <= layout.nbytes
-    assert layout.nbytes % ALIGNMENT == 0
+    assert layout.nbytes % CACHE_LINE == 0
 
 
 @repeatable
@@ -59,8 +60,8 @@ def test_what_is_written_comes_back_through_a_second_look(layout: Layout, seed: 
 @repeatable
 @given(st.integers(0, 10**9))
 def test_aligned_is_the_next_multiple(nbytes: int) -> None:
-    assert aligned(nbytes) % ALIGNMENT == 0
-    assert nbytes <= aligned(nbytes) < nbytes + ALIGNMENT
+    assert aligned(nbytes) % CACHE_LINE == 0
+    assert nbytes <= aligned(nbytes) < nbytes + CACHE_LINE
 
 
 @repeatable
