@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,18 +16,18 @@ from aiorl.settings import RunSettings
 from aiorl.storage.moments import Moments
 
 
-class Policy(nn.Module):
+class Policy(nn.Module, ABC):
     """An acting policy: raw float32 observations in, actions of [-1, 1] out, `bounds` gives env units."""
 
     bounds: nn.Module
 
+    @abstractmethod
     def act(self, obs: Tensor) -> Tensor:
         """Return the deterministic action, `(n, action_size)`, for obs `(n, obs_size)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return the action to collect with, `(n, action_size)`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -99,9 +99,9 @@ class PipedWorker(ABC):
     def kill(self) -> None:
         """End it at once, with all that it started."""
 
+    @abstractmethod
     async def stop(self, *, at_once: bool = False) -> None:
         """End it."""
-        raise NotImplementedError
 
     async def _wait(self, answer: asyncio.Future[Message], deadline_s: float, kind: str) -> Message:
         loop = asyncio.get_running_loop()
