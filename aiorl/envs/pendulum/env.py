@@ -46,6 +46,8 @@ class PendulumSwingupVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.floatin
         "autoreset_mode": AutoresetMode.SAME_STEP,
     }
 
+    _renderer: mujoco.Renderer | None = None  # here, because Gymnasium closes envs whose constructor failed, too
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -79,7 +81,6 @@ class PendulumSwingupVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.floatin
         self.qpos, self.qvel, self._ctrl = (self._batch.bind(field) for field in ("qpos", "qvel", "ctrl"))
         self.qpos[:] = np.pi
         self._hanging = self._batch.state[0].copy()
-        self._renderer: mujoco.Renderer | None = None
 
         self.generators: list[np.random.Generator] = []
         self._observations = np.zeros((num_envs, 3), np.float32)
