@@ -19,7 +19,11 @@ from collections.abc import Sequence
 
 
 class AiorlError(Exception):
-    """Base of every error that aiorl raises."""
+    """Base of every error that aiorl raises; `role`, `index` and `pid` name the worker that it came from."""
+
+    role: str = ""
+    index: int = 0
+    pid: int | None = None
 
 
 class SettingsError(AiorlError):
@@ -35,7 +39,7 @@ class EnvError(AiorlError):
 
 
 class WorkerError(AiorlError):
-    """A worker process failed, died or stalled; `role`, `index` and `pid` say which."""
+    """A worker process failed, died or stalled."""
 
     def __init__(self, message: str, *, role: str = "", index: int = 0, pid: int | None = None) -> None:
         super().__init__(message)

@@ -308,13 +308,15 @@ class Save(Request, frozen=True):
 class Restore(Request, frozen=True):
     """Read own checkpoint files; the learner also puts the pending policies into these weight slots.
 
-    `has_state` is false where a collector had died: its shard is there, its own state is not.
+    `has_state` is false where a collector had died: its shard is there, its own state is not. Collectors
+    that start afresh take other random streams than they began with, by the vector steps of the run so far.
     """
 
     reply: ClassVar[type[Message]] = Restored
     directory: str
     has_replay: bool = True
     has_state: bool = True
+    vector_steps: int = 0
     policy_only: bool = False
     weights: int = 0
     weight_version: int = 0

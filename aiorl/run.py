@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import cloudpickle
+
 from aiorl.checkpoint.store import Found
 from aiorl.coordinator.control import Control
 from aiorl.coordinator.directory import RunDirectory
@@ -20,6 +22,7 @@ from aiorl.errors import AiorlError, CheckpointError, SettingsError
 from aiorl.event_stream import EventStream
 from aiorl.events import Event, Finished, Outcome
 from aiorl.settings import RunSettings
+from aiorl.shielding import to_the_end
 from aiorl.telemetry.writer import FileWriter
 
 CANCELLED_SAVE_S = 3.0
@@ -48,8 +51,8 @@ class Run:
             name = f"{env_factory.__module__}:{getattr(env_factory, '__qualname__', type(env_factory).__qualname__)}"
             settings = settings.model_copy(update={"env": settings.env.model_copy(update={"id": name})})
         self.settings = settings
-        self.run_dir = Path(run_dir) if run_dir is not None else RunDirectory.default(settings)
-        self._env_factory = env_factory
+        self._directory = RunDirectory(settings, None if run_dir is None else Path(run_dir))
+        self._env_factory = pickled(env_factory)
         self._found: Found | None = None
         self._driver: asyncio.Task[Outcome] | None = None
         self._failure_raised = False
@@ -72,8 +75,13 @@ class Run:
         """
         settings, found = resumed_settings(Path(run_dir), overrides, environ)
         run = cls(settings, run_dir=run_dir)
-        run._found, run._env_factory = found, env_factory
+        run._found, run._env_factory = found, pickled(env_factory)
         return run
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's directory; one that aiorl names itself is settled when the run is entered."""
+        return self._directory.path
 
     @property
     def resumes_from(self) -> str:
@@ -88,13 +96,9 @@ class Run:
         if self._driver is not None:
             raise AiorlError("a Run is entered once; make another one, or Run.reopen its directory")
         self._control, self._events = Control(), EventStream()
-        self._writer, self._directory = FileWriter(), RunDirectory(self.run_dir)
+        self._writer = FileWriter()
         try:
-            if self._found is None:
-                await self._writer.run(lambda: self._directory.create(self.settings))
-            else:
-                await self._writer.run(self._directory.reopen)
-                await self._writer.run(lambda: self._directory.write_settings(self.settings))
+            await self._writer.run(self._directory.create if self._found is None else self._directory.reopen)
             training = Training(
                 self.settings,
                 self._directory,
@@ -126,9 +130,14 @@ class Run:
             finally:
                 # Too slow, or we are cancelled ourselves: the last whole checkpoint stands.
                 driver.cancel()
-                await _outlast(driver)
-        if error is None and not driver.cancelled() and driver.exception() is not None and not self._failure_raised:
+                await to_the_end(asyncio.wait([driver]))
+        failure = None if driver.cancelled() else driver.exception()
+        if failure is None or self._failure_raised:
+            return
+        if error is None:
             self._raise_failure()
+        else:
+            error.add_note(f"aiorl: the run failed as well: {failure}")
 
     def __aiter__(self) -> Self:
         return self
@@ -217,8 +226,10 @@ class Run:
             await self._close()
 
     async def _close(self) -> None:
-        await self._writer.close()
-        self._directory.close()
+        try:
+            await self._writer.close()
+        finally:
+            self._directory.close()
 
     def _require_driver(self) -> asyncio.Task[Outcome]:
         if self._driver is None:
@@ -272,14 +283,17 @@ def refuse_unsupported() -> None:
         )
 
 
-async def _outlast(task: asyncio.Task[Any]) -> None:
-    """Wait for a task to its end, whatever happens to us; a cancellation is let through afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-            task.cancel()
-    if cancelled is not None:
-        raise cancelled
+def pickled(env_factory: Callable[..., Any] | None) -> bytes | None:
+    """Return a factory as workers get it.
+
+    Raises:
+        SettingsError: it holds something that cannot be passed to another process.
+
+    """
+    if env_factory is None:
+        return None
+    try:
+        data: bytes = cloudpickle.dumps(env_factory)
+    except Exception as error:  # whatever its objects raise
+        raise SettingsError(f"env_factory: cannot be passed to a worker: {error}") from error
+    return data

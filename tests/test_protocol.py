@@ -229,7 +229,7 @@ REALISTIC: list[Message] = [
     TrainerDone(10**9, 10**9, tuple(Measure(f"loss/number_{n}", 1 / (n + 1)) for n in range(40)), NS, NS, NS, NS),
     Save(10**9, "/" + "d" * 255, (1,)),
     Saved(10**9, tuple(FileRecord(f"collector-{index}.safetensors", 10**10) for index in range(4))),
-    Restore("/" + "d" * 255, True, True, False, 1, 10**9, (0,), (10**9,)),
+    Restore("/" + "d" * 255, weights=1, weight_version=10**9, pending=(0,), pending_versions=(10**9,)),
     Restored("x" * 300),
     EpisodesEvaluated(is_over=True, episodes=(EvaluatedEpisode(5, 1234.5678, 1000, True),) * 50),
     Stop(),

@@ -22,7 +22,7 @@ class Normaliser(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("scale", torch.ones(size))
-        self.register_buffer("limit", torch.tensor(torch.inf))
+        self.register_buffer("limit", torch.tensor(torch.finfo(torch.float32).max))
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return the normalised observation, `(n, size)`."""

@@ -18,9 +18,15 @@ PIECE_BYTES = 16 << 20
 _DTYPES = {"float32": "F32", "bool": "BOOL", "int64": "I64"}
 
 
-def save_replay(path: Path, shard: ReplayShard) -> FileRecord:
-    """Write all columns in time order, `(vector_steps, num_envs, …)`, and `written_steps` `(1,)`."""
+def save_replay(path: Path, shard: ReplayShard, *, is_orphaned: bool = False) -> FileRecord:
+    """Write all columns in time order, `(vector_steps, num_envs, …)`, and `written_steps` `(1,)`.
+
+    The writer of an orphaned shard may have died while it overwrote the oldest step of a full ring: that step
+    is left out.
+    """
     positions = shard.ages()
+    if is_orphaned and len(positions) == shard.steps:
+        positions = positions[1:]
     header: dict[str, object] = {}
     offset = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -137,7 +138,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         print("aiorl: interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     sys.exit(code if isinstance(code, int) else 0)

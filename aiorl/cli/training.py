@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from aiorl.cli.inputs import split_inputs
-from aiorl.cli.report import exit_code, report_failure
+from aiorl.cli.report import exit_code, report_failure, say
 from aiorl.errors import AiorlError, SettingsError
-from aiorl.events import Finished, Outcome, Started
+from aiorl.events import Finished, Outcome
 from aiorl.run import Run, refuse_unsupported
 from aiorl.settings import RunSettings, load_settings
 from aiorl.telemetry.log import configure_cli
-from aiorl.telemetry.terminal import make_view
+from aiorl.telemetry.terminal import make_view, shown
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,7 +32,7 @@ def run_again(run_dir: Path, overrides: Sequence[str]) -> int:
     """Go on with a run and follow it to its end."""
     refuse_unsupported()
     run = Run.reopen(run_dir, overrides=overrides)
-    print(f"aiorl: resuming {run_dir} from {run.resumes_from}", file=sys.stderr)
+    say(f"resuming {run_dir} from {run.resumes_from}")
     return _follow_to_end(run)
 
 
@@ -71,13 +70,11 @@ async def _follow(run: Run) -> int:
                 orders.may_act()
                 async for event in run:
                     view.show(event)
-                    if isinstance(event, Started):
-                        orders.started = True
                     if isinstance(event, Finished):
                         outcome = event.outcome
     except AiorlError as error:
-        if orders.first is not None:
-            print(f"aiorl: stopped at once by a second signal; {_next_step(run.run_dir)}", file=sys.stderr)
+        if orders.first is not None and orders.is_second:
+            say(f"stopped at once by a second signal; {_next_step(run.run_dir)}")
             return 128 + orders.first
         return report_failure(error, _next_step(run.run_dir) if exit_code(error) != 2 else "")
     return _last_words(outcome, orders)
@@ -90,7 +87,7 @@ class _Orders:
         self._run = run
         self._may_act = False
         self.first: signal.Signals | None = None
-        self.started = False
+        self.is_second = False
 
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -109,12 +106,14 @@ class _Orders:
             self._run.stop(self.first.name)
 
     def _on_signal(self, number: signal.Signals) -> None:
+        # First act, then speak: the terminal may be what has just gone.
         if self.first is None:
             self.first = number
-            print(f"aiorl: {number.name}: saving and stopping; once more stops at once", file=sys.stderr)
             if self._may_act:
                 self._run.stop(number.name)
+            say(f"{number.name}: saving and stopping; once more stops at once")
         elif self._may_act:
+            self.is_second = True
             self._run.abort()
 
 
@@ -122,14 +121,15 @@ def _last_words(outcome: Outcome, orders: _Orders) -> int:
     done = f"{outcome.env_steps} env steps, {outcome.gradient_steps} gradient steps, {outcome.seconds:.0f} s"
     if outcome.state == "completed":
         result = f"; evaluation return {outcome.evaluation.return_mean:.4g}" if outcome.evaluation else ""
-        print(f"aiorl: completed: {outcome.reason} ({done}){result}", file=sys.stderr)
-        print(f"aiorl: look at {outcome.run_dir}, or `aiorl evaluate {outcome.run_dir}`", file=sys.stderr)
+        say(f"completed: {outcome.reason} ({done}){result}")
+        run_dir = shown(outcome.run_dir)
+        say(f"look at {run_dir}, or `aiorl evaluate {run_dir}`")
         return 0
-    print(f"aiorl: interrupted by {outcome.reason} after {done}; {_next_step(outcome.run_dir)}", file=sys.stderr)
+    say(f"interrupted by {outcome.reason} after {done}; {_next_step(outcome.run_dir)}")
     return 128 + orders.first if orders.first is not None else 0
 
 
 def _next_step(run_dir: Path) -> str:
     if (run_dir / "checkpoints" / "latest").exists():
-        return f"go on with `aiorl resume {run_dir}`"
-    return f"no checkpoint was written yet, so there is nothing to resume; see {run_dir}"
+        return f"go on with `aiorl resume {shown(run_dir)}`"
+    return f"no checkpoint was written yet, so there is nothing to resume; see {shown(run_dir)}"

@@ -206,7 +206,8 @@ class CollectorService:
         if self._is_reset:
             return Restored()
         if not request.has_state:
-            self._actor.reseed(self._shard.snapshot.written_steps)
+            self._actor.reseed(request.vector_steps)
+            self._stepper.vector_steps = request.vector_steps
         self._episodes.forget_running()
         self._shard.mark_cut(np.ones(self._spec.num_envs, bool))
         return Restored(note="environments restart their episodes; the break is marked in the replay")
@@ -230,7 +231,7 @@ class CollectorService:
 
     def _reset_envs(self) -> None:
         # A resumed env must not repeat the episodes it started with, so its seeds depend on where it is.
-        base = self._index, max(self._stepper.vector_steps, self._shard.snapshot.written_steps)
+        base = self._index, self._stepper.vector_steps
         seeds = [seed_number(self._settings.seed, Purpose.ENV, *base, env) for env in range(self._spec.num_envs)]
         self._stepper.reset(seeds)
         self._is_reset = True

@@ -17,6 +17,7 @@ class Control:
         self._saves: list[asyncio.Future[object]] = []
         self._is_held = False
         self._changed = asyncio.Event()
+        self._final: list[object] = []
 
     @property
     def wants_drain(self) -> bool:
@@ -36,9 +37,19 @@ class Control:
     def request_save(self) -> asyncio.Future[object]:
         """Ask for a checkpoint; the future gives its path."""
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        if self._final:
+            future.set_result(self._final[0])
+            return future
         self._saves.append(future)
         self._changed.set()
         return future
+
+    def finish(self, checkpoint: object) -> None:
+        """Training is over: whoever asks for a save from now on gets this one."""
+        self._final = [checkpoint]
+        for save in self.take_saves():
+            if not save.done():
+                save.set_result(checkpoint)
 
     def take_saves(self) -> list[asyncio.Future[object]]:
         """Return the futures of the saves that were asked for, and forget them."""

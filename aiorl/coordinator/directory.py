@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from typing import Any
 from aiorl.checkpoint.store import CheckpointStore
 from aiorl.errors import SettingsError
 from aiorl.settings import RunSettings
-from aiorl.settings.load import validate
-from aiorl.settings.yaml_text import read_mapping, write_mapping
+from aiorl.settings.yaml_text import write_mapping
 
 SETTINGS_FILE = "settings.yaml"
 ENVIRONMENT_FILE = "environment.json"
@@ -27,43 +27,39 @@ VERSIONED = ("aiorl", "torch", "numpy", "mujoco", "gymnasium", "pydantic", "msgs
 class RunDirectory:
     """One run on disk; open while a run writes to it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.store = CheckpointStore(path / "checkpoints")
+    def __init__(self, settings: RunSettings, path: Path | None) -> None:
+        self._settings, self._given = settings, path
+        # Absolute: a host may change its working directory while the run goes on.
+        self.path = (path or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}").absolute()
         self._lock: int | None = None
 
-    @classmethod
-    def default(cls, settings: RunSettings) -> Path:
-        """Return `runs/<name>-<time>`."""
-        stem = Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
-        path, number = stem, 2
-        while path.exists():
-            path, number = stem.with_name(f"{stem.name}-{number}"), number + 1
-        return path
+    @property
+    def store(self) -> CheckpointStore:
+        """The run's checkpoints."""
+        return CheckpointStore(self.path / "checkpoints")
 
-    def create(self, settings: RunSettings) -> None:
+    def create(self) -> None:
         """Make the directory and say in it what runs where.
 
         Raises:
             SettingsError: it exists, or cannot be made.
 
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir()
-        except FileExistsError:
-            raise SettingsError(
-                f"{self.path}: exists already; take another --run-dir, or go on with `aiorl resume {self.path}`"
-            ) from None
-        except OSError as error:
-            raise SettingsError(f"{self.path}: cannot be made: {error.strerror}") from None
+        stem, number = self.path, 1
+        while not self._make():
+            if self._given is not None:
+                raise SettingsError(
+                    f"{self._given}: exists already; take another --run-dir, or go on with `aiorl resume {self._given}`"
+                )
+            number += 1
+            self.path = stem.with_name(f"{stem.name}-{number}")
         self._acquire()
-        self.write_settings(settings)
+        self.write_settings()
         environment = {"versions": versions(), "machine": _machine(), "git": _git(), "command": sys.argv}
         (self.path / ENVIRONMENT_FILE).write_text(json.dumps(environment, indent=2) + "\n", encoding="utf-8")
 
     def reopen(self) -> None:
-        """Lock an existing run's directory.
+        """Lock an existing run's directory, and write the settings that it goes on with.
 
         Raises:
             SettingsError: it is no run directory, or another process writes to it.
@@ -71,11 +67,24 @@ class RunDirectory:
         """
         require_run(self.path)
         self._acquire()
+        self.write_settings()
 
-    def write_settings(self, settings: RunSettings) -> None:
+    def _make(self) -> bool:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir()
+        except FileExistsError:
+            if self.path.exists():
+                return False
+            raise SettingsError(f"{self.path}: cannot be made: {self.path.parent} is a file") from None
+        except OSError as error:
+            raise SettingsError(f"{self.path}: cannot be made: {error.strerror}") from None
+        return True
+
+    def write_settings(self) -> None:
         """Write the settings as resolved."""
         draft = self.path / f".{SETTINGS_FILE}"
-        draft.write_text(write_mapping(settings.model_dump(mode="json")), encoding="utf-8")
+        draft.write_text(write_mapping(self._settings.model_dump(mode="json")), encoding="utf-8")
         draft.replace(self.path / SETTINGS_FILE)
 
     def close(self) -> None:
@@ -105,23 +114,7 @@ def require_run(path: Path) -> None:
         raise SettingsError(f"{path}: {what} (it has no {SETTINGS_FILE})")
 
 
-def read_settings(path: Path) -> RunSettings:
-    """Read the settings of a run directory.
-
-    Raises:
-        SettingsError: it is none, or they are broken.
-
-    """
-    require_run(path)
-    file = path / SETTINGS_FILE
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file}: cannot be read: {error}") from None
-    tree, origins = read_mapping(text, str(file))
-    return validate(tree, origins)
-
-
+@cache
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
     found = {"python": platform.python_version()}

@@ -108,7 +108,7 @@ class OffPolicyDialogue:
             self.batches.written(slot, collector.name)
             return collected, packed
 
-        replies = await together(one(collector) for collector in self._team.collectors)
+        replies = await together((one(collector) for collector in self._team.collectors), cancel_others=True)
         packs = tuple(packed for _, packed in replies if packed is not None)
         return Collected(tick, tuple(chunk for chunk, _ in replies), packs, slot)
 

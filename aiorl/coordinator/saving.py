@@ -96,7 +96,9 @@ def start_position(found: Found, settings: RunSettings) -> Position:
     )
 
 
-async def restore(found: Found, dialogue: OffPolicyDialogue, team: Team, spec: EnvSpec, log: RunLog) -> None:
+async def restore(
+    found: Found, chunk_steps: int, dialogue: OffPolicyDialogue, team: Team, spec: EnvSpec, log: RunLog
+) -> None:
     """Bring a started team to a checkpoint.
 
     Raises:
@@ -121,7 +123,9 @@ async def restore(found: Found, dialogue: OffPolicyDialogue, team: Team, spec: E
         pending=pending,
         pending_versions=pending_versions,
     )
-    to_collector = Restore(directory, has_replay=manifest.has_replay, has_state=manifest.exact)
+    to_collector = Restore(
+        directory, has_replay=manifest.has_replay, has_state=manifest.exact, vector_steps=manifest.tick * chunk_steps
+    )
     requests = [to_collector] * len(team.collectors) + [to_learner]
     restored = await together(
         call(worker, request, Restored) for worker, request in zip(team.workers, requests, strict=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from aiorl.coordinator.capacity import Sizes, check_disk, check_memory
 from aiorl.coordinator.together import together
@@ -14,7 +16,10 @@ from aiorl.protocol import Attach, Build, Built, EnvSpec
 from aiorl.runtime.handle import WorkerHandle
 from aiorl.service import Blocks
 from aiorl.settings import RunSettings
+from aiorl.shielding import to_the_end
 from aiorl.telemetry.log import RunLog
+
+T = TypeVar("T")
 
 
 class Team:
@@ -42,7 +47,7 @@ class Team:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.stop(self.workers)
+            await to_the_end(self.stop(self.workers), on_cancel=self._kill)
         finally:
             self._blocks.close()
 
@@ -79,3 +84,27 @@ class Team:
     async def stop(self, workers: list[WorkerHandle]) -> None:
         """End some of the workers, side by side."""
         await together(worker.stop(at_once=self.stop_at_once) for worker in workers)
+
+    async def unless_dead(self, work: Coroutine[Any, Any, T], workers: list[WorkerHandle]) -> T:
+        """Do something that the death of one of these workers cuts short.
+
+        Raises:
+            WorkerError: one died meanwhile.
+
+        """
+        working = asyncio.ensure_future(work)
+        deaths = [asyncio.ensure_future(worker.death()) for worker in workers]
+        either: list[asyncio.Future[Any]] = [working, *deaths]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise next(death.result() for death in deaths if death.done())
+        finally:
+            for task in either:
+                task.cancel()
+            await asyncio.gather(*either, return_exceptions=True)
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            worker.kill()

@@ -38,7 +38,19 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]], *, cancel_other
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """Run two different coroutines as `together` does."""
-    results: list[Any] = await together([first, second])
-    return results[0], results[1]
+async def both(vital: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """Run two coroutines side by side; when `vital` fails the other is cancelled, but never the other way round."""
+    first, second = asyncio.ensure_future(vital), asyncio.ensure_future(other)
+    either: list[asyncio.Future[Any]] = [first, second]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_EXCEPTION)
+        if second.done() and not first.done():
+            await asyncio.wait([first])
+        if not second.done():
+            second.cancel()
+            await asyncio.wait([second])
+        return first.result(), second.result()
+    finally:
+        for task in either:
+            task.cancel()
+        await asyncio.gather(*either, return_exceptions=True)

@@ -38,7 +38,7 @@ class Training:
         writer: FileWriter,
         control: Control,
         emit: Callable[[Event], None],
-        env_factory: Callable[..., Any] | None,
+        env_factory: bytes | None,
         found: Found | None,
     ) -> None:
         self._settings, self._directory, self._writer = settings, directory, writer
@@ -61,19 +61,23 @@ class Training:
     async def drive(self) -> Outcome:
         """Run to the end; raise what ended it otherwise."""
         try:
-            self._status.update(now=True, state="starting")
+            self._status.update(now=True, state="starting", **self._counters())
             state, reason = await self._train()
-            if state == "completed" and self._settings.evaluation.at_end:
+            self._status.update(now=True, workers=[], **self._counters())
+            self._control.finish(self._checkpoint)
+            if state == "completed" and self._settings.evaluation.at_end and self._control.stop_reason is None:
                 await self._evaluate()
             outcome = self._outcome(state, reason)
-            self._status.update(now=True, state=state, seconds=outcome.seconds, workers=[])
             self._log.info(f"run {state}", reason=reason, env_steps=outcome.env_steps)
+            self._status.update(now=True, state=state, **self._counters())
+            self._sinks.close()
+            await self._writer.flush()  # a success that is not on disk is none
             return outcome
         except asyncio.CancelledError:
-            self._status.update(now=True, state="interrupted", workers=[])
+            self._status.update(now=True, state="interrupted", workers=[], **self._counters())
             raise
         except BaseException as error:
-            self._status.update(now=True, state="failed", error=error_entry(error))
+            self._status.update(now=True, state="failed", error=error_entry(error), **self._counters())
             self._log.keep("run failed", error=str(error), cause=str(error.__cause__ or ""))
             raise
         finally:
@@ -92,7 +96,7 @@ class Training:
                 saver = Saver(settings, self._directory.store, team, spec, self._writer, settings.name)
                 if self._found is not None:
                     manifest = self._found.manifest
-                    await restore(self._found, dialogue, team, spec, self._log)
+                    await restore(self._found, settings.collection.chunk_steps, dialogue, team, spec, self._log)
                     self._sinks.cut_back(manifest.tick, manifest.env_steps)
                 elif settings.checkpoint.warm_start is not None:
                     await warm_start(Path(settings.checkpoint.warm_start), dialogue, team, spec)
@@ -104,7 +108,7 @@ class Training:
                 self._status.update(now=True, state="running", workers=worker_entries(team.workers), **self._counters())
                 self._emit(Started(self._directory.path, dialogue.tick, self._schedule.env_steps(dialogue.tick)))
                 try:
-                    return await self._until_end(dialogue, saver)
+                    return await self._until_end(dialogue, saver, team)
                 except AiorlError as error:
                     self._status.update(workers=worker_entries(team.workers))
                     await self._save_after_failure(error, dialogue, saver, team)
@@ -112,17 +116,20 @@ class Training:
             except BaseException:
                 team.stop_at_once = True
                 raise
+            finally:
+                self._clock.pause()
 
-    async def _until_end(self, dialogue: OffPolicyDialogue, saver: Saver) -> tuple[State, str]:
+    async def _until_end(self, dialogue: OffPolicyDialogue, saver: Saver, team: Team) -> tuple[State, str]:
         while True:
-            await dialogue.advance(self._may_collect, self._report)
+            # A learner that dies between updates ends the chunks under way: nothing will come of them.
+            await team.unless_dead(dialogue.advance(self._may_collect, self._report), [team.learner])
             # Drained: every collected tick is finished, so this is where saves, pauses and ends belong.
             saves = self._control.take_saves()
             ending = self._ending(dialogue.tick)
             try:
                 if saves or ending or self._autosave.is_due(self._schedule.env_steps(dialogue.tick)):
                     await self._save(dialogue, saver)
-            except BaseException as error:
+            except Exception as error:
                 for save in saves:
                     _settle(save, error)
                 raise
@@ -133,7 +140,7 @@ class Training:
                 return ending
             if self._control.is_paused:
                 self._clock.pause()
-                await self._control.while_paused()
+                await team.unless_dead(self._control.while_paused(), team.workers)
                 self._clock.start()
 
     def _may_collect(self, tick: int) -> bool:
@@ -144,13 +151,13 @@ class Training:
         )
 
     def _ending(self, tick: int) -> tuple[State, str] | None:
-        if self._control.stop_reason is not None:
-            return "interrupted", self._control.stop_reason
         if (reached := self._schedule.budget_reached(tick)) is not None:
             return "completed", f"{reached} reached"
         seconds = self._settings.budget.seconds
         if seconds is not None and self._clock.seconds >= seconds:
             return "completed", f"budget.seconds={seconds:g} reached"
+        if self._control.stop_reason is not None:
+            return "interrupted", self._control.stop_reason
         return None
 
     def _report(self, report: TickReport) -> None:
@@ -171,6 +178,7 @@ class Training:
     async def _save(self, dialogue: OffPolicyDialogue, saver: Saver, *, exact: bool = True) -> None:
         if dialogue.tick in (0, self._saved_tick):
             return  # nothing that is not on disk already
+        self._flush_metrics()  # a resume goes on from here, and so do its curves
         self._checkpoint = await saver.save(dialogue, self._clock.seconds, exact=exact)
         self._saved_tick = dialogue.tick
         env_steps = self._schedule.env_steps(dialogue.tick)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-
-import cloudpickle
 
 from aiorl.runtime.cores import thread_budget, usable_cores
 from aiorl.runtime.handle import WorkerHandle
@@ -27,9 +23,9 @@ SERVICES = {
 class WorkerFactory:
     """Makes workers; owns the threads in which blocking calls on processes run."""
 
-    def __init__(self, settings: RunSettings, env_factory: Callable[..., Any] | None, log: RunLog) -> None:
+    def __init__(self, settings: RunSettings, env_factory: bytes | None, log: RunLog) -> None:
         self._settings, self._log = settings, log
-        self._env_factory = None if env_factory is None else cloudpickle.dumps(env_factory)
+        self._env_factory = env_factory
         self._text = settings.model_dump_json()
         self._budget = thread_budget(settings, usable_cores())
         workers = settings.collection.collectors + 2

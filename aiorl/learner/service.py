@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -116,6 +117,7 @@ class LearnerService:
         if not np.isfinite(metrics).all():
             broken = ", ".join(name for name, value in zip(names, metrics, strict=True) if not np.isfinite(value))
             raise FloatingPointError(f"{broken} not finite in the update of tick {request.tick}")
+        _refuse_nonfinite(self._learner.policy.state_dict(), f"the policy after the update of tick {request.tick}")
         self._weight_version = request.weight_version
         self._publish(request.weights)
         return TrainerDone(
@@ -140,6 +142,8 @@ class LearnerService:
 
     def _save(self, request: Save) -> Saved:
         directory = Path(request.directory)
+        # A state that cannot go on must not become the newest checkpoint.
+        _refuse_nonfinite(self._learner.tensors(), "the learner's state")
         policy = {name: tensor.cpu().numpy() for name, tensor in self._learner.policy.state_dict().items()}
         state = {f"learner.{name}": tensor.cpu().numpy() for name, tensor in self._learner.tensors().items()}
         state |= {f"moments.{name}": moments.vector for name, moments in self._moments.items()}
@@ -148,7 +152,7 @@ class LearnerService:
         files = [save_arrays(directory / POLICY_FILE, policy), save_arrays(directory / LEARNER_FILE, state)]
         if request.shards:
             for index, shard in enumerate(self._shards):
-                files.append(save_replay(directory / f"replay-{index}.safetensors", shard))
+                files.append(save_replay(directory / f"replay-{index}.safetensors", shard, is_orphaned=True))
         return Saved(tick=request.tick, files=tuple(files))
 
     def _restore(self, request: Restore) -> Restored:
@@ -187,6 +191,14 @@ def pick_device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         raise RefusedError("learner.device", f"{name}: this machine has {count or 'no'} CUDA device{'s' * (count > 1)}")
     return device
+
+
+def _refuse_nonfinite(tensors: Mapping[str, torch.Tensor], what: str) -> None:
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    finite = torch.stack([tensor.isfinite().all() for tensor in floats.values()]).tolist()
+    if not all(finite):
+        broken = ", ".join(name for name, is_finite in zip(floats, finite, strict=True) if not is_finite)
+        raise FloatingPointError(f"{what} is not finite: {broken}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """How long a worker may take to answer.
 
-The first request of a kind has a generous deadline; later ones get a multiple of the slowest so far. Time
+Until a reply of a kind was counted the deadline is generous; later it is a multiple of the slowest so far. Time
 in which this process itself did not run (suspended, stopped) is not held against a worker.
 """
 
@@ -20,18 +20,19 @@ class Deadlines:
 
     def __init__(self, settings: RuntimeSettings) -> None:
         self._first_s, self._least_s = settings.first_deadline_s, settings.deadline_s
-        self._slowest_s: dict[str, float] = {}
+        self._slowest_s: dict[str, float | None] = {}
 
     def deadline_s(self, kind: str) -> float:
         """Return the deadline of the next request of a kind."""
-        if kind not in self._slowest_s:
-            return self._first_s
-        return max(self._least_s, SLOWNESS * self._slowest_s[kind])
+        slowest_s = self._slowest_s.get(kind)
+        return self._first_s if slowest_s is None else max(self._least_s, SLOWNESS * slowest_s)
 
     def answered(self, kind: str, seconds: float) -> None:
-        """Note how long a reply took; the first of a kind counts only as seen."""
-        known = self._slowest_s.get(kind)
-        self._slowest_s[kind] = 0.0 if known is None else max(known, seconds)
+        """Note how long a reply took; the first of a kind (which warms things up) is not counted."""
+        if kind not in self._slowest_s:
+            self._slowest_s[kind] = None
+        else:
+            self._slowest_s[kind] = max(self._slowest_s[kind] or 0.0, seconds)
 
 
 class Countdown:

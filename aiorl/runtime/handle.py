@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from aiorl.errors import AiorlError
 from aiorl.protocol import Message, Ready, Request
 
 
@@ -41,6 +42,12 @@ class WorkerHandle(Protocol):
             WorkerError, EnvError, CheckpointError: what happened to it instead.
 
         """
+
+    async def death(self) -> AiorlError:
+        """Wait until it dies, asked for something or not; return how it did."""
+
+    def kill(self) -> None:
+        """End it at once, with all that it started."""
 
     async def stop(self, *, at_once: bool = False) -> None:
         """End it and all that it started: ask, terminate, kill; never raises because of the worker."""

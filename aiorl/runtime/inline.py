@@ -16,6 +16,7 @@ from aiorl.runtime.pipe import Pipe
 from aiorl.runtime.worker import Start, WorkerChannel, serve
 from aiorl.runtime.worker_handle import PipedWorker
 from aiorl.settings.sections import RuntimeSettings
+from aiorl.shielding import to_the_end
 from aiorl.telemetry.log import RunLog
 
 
@@ -51,14 +52,18 @@ class InlineWorker(PipedWorker):
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Ask it to end and wait for it."""
-        if self._pipe is None:
-            return
+        if self._pipe is not None:
+            await to_the_end(self._stop())
+
+    async def _stop(self) -> None:
+        assert self._pipe is not None
         if self.state == "running" and not self._pipe.closed.done():
             try:
                 await self._pipe.send(Stop())
                 await asyncio.wait([self._pipe.closed], timeout=self._settings.stop_ask_s)
             except AiorlError:
                 self._log.warning("worker is busy at stop", worker=self.name)
+        await self._stop_watching()
         await self._pipe.close()
         if self._thread is not None:
             loop = asyncio.get_running_loop()

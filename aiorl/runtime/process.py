@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Any
 
 from aiorl.errors import AiorlError, WorkerCrashedError, WorkerStartupError
@@ -19,9 +20,12 @@ from aiorl.runtime.pipe import Pipe
 from aiorl.runtime.worker import Start, process_main
 from aiorl.runtime.worker_handle import PipedWorker
 from aiorl.settings.sections import RuntimeSettings
+from aiorl.shielding import to_the_end
 from aiorl.telemetry.log import RunLog
 
 PRELOAD = "aiorl.runtime.preload"
+TERMINATE = signal.SIGUSR1
+"""Ends a worker that was not stopped by asking; SIGTERM may come from outside, to the whole group, and must not."""
 LAST_WORDS_S = 1.0
 """How long to read on after a worker's death: its last frame may still be in the pipe."""
 
@@ -59,6 +63,8 @@ class ProcessWorker(PipedWorker):
         self._exited = loop.create_future()
         ours, theirs = self._context.Pipe(duplex=True)
         self._lifeline, their_lifeline = socket.socketpair()
+        # An interpreter that ends with the loop abandoned joins its children: without the life-line, for ever.
+        self._at_exit = Finalize(None, self._lifeline.close, exitpriority=100)
         # The loop gets a duplicate: it makes descriptors non-blocking, and Connection expects blocking ones.
         sock = socket.socket(fileno=os.dup(ours.fileno()))
         ours.close()
@@ -68,7 +74,7 @@ class ProcessWorker(PipedWorker):
         )
         try:
             # Started whole or not at all, even when we are cancelled: a half-known process could not be ended.
-            await _finish(loop.run_in_executor(self._executor, self._process.start))
+            await to_the_end(loop.run_in_executor(self._executor, self._process.start))
         finally:
             theirs.close()
             their_lifeline.close()
@@ -130,13 +136,17 @@ class ProcessWorker(PipedWorker):
 
     async def stop(self, *, at_once: bool = False) -> None:
         """End it: ask, terminate, kill, each with its deadline; then give everything back."""
-        if self._process is None:
-            return
+        if self._process is not None:
+            # A second order to end hurries this, but a half-done clean-up would leave descriptors.
+            await to_the_end(self._stop(at_once), on_cancel=self.kill)
+
+    async def _stop(self, at_once: bool) -> None:
         try:
             if self.pid is not None:
                 await self._ladder(at_once)
         finally:
             self._signal(signal.SIGKILL)  # children that it left behind
+            await self._stop_watching()
             await self._give_back()
 
     async def _ladder(self, at_once: bool) -> None:
@@ -146,7 +156,7 @@ class ProcessWorker(PipedWorker):
             except (TimeoutError, AiorlError):
                 self._log.warning("worker did not stop when asked", worker=self.name, pid=self.pid)
         if self._is_alive and not at_once:
-            self._signal(signal.SIGTERM)
+            self._signal(TERMINATE)
             await self._wait_exit(self._settings.stop_terminate_s)
         if self._is_alive:
             self.kill()
@@ -184,7 +194,7 @@ class ProcessWorker(PipedWorker):
 
     async def _join(self, seconds: float) -> int | None:
         loop = asyncio.get_running_loop()
-        await _finish(loop.run_in_executor(self._executor, self._process.join, seconds))
+        await to_the_end(loop.run_in_executor(self._executor, self._process.join, seconds))
         code: int | None = self._process.exitcode
         return code
 
@@ -200,23 +210,11 @@ class ProcessWorker(PipedWorker):
         if self._pipe is not None:
             await self._pipe.close()
         if self._lifeline is not None:
+            self._at_exit.cancel()
             self._lifeline.close()
             self._lifeline = None
         if self.state != "failed":
             self.state = "stopped"
-
-
-async def _finish(future: asyncio.Future[Any]) -> None:
-    """Wait for a future to the end, then let a cancellation through."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    future.result()
 
 
 def _quietly(action: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -59,7 +60,9 @@ def process_main(start: Start, connection: Connection, lifeline: socket.socket) 
     """Run a worker as a process of its own."""
     from aiorl.runtime.lifeline import hold
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to answer
+    # Ctrl-C, or SIGTERM to the whole group, is the coordinator's to answer: it has work to save first.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _not_for(os.getpid()))
     hold(lifeline)
     preloaded = "torch" in sys.modules
     channel = WorkerChannel(connection)
@@ -77,6 +80,17 @@ def process_main(start: Start, connection: Connection, lifeline: socket.socket) 
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _not_for(worker: int) -> Callable[[int, object], None]:
+    """Return a handler that ignores SIGTERM in the worker, but not in children that an env forks off it."""
+
+    def handle(number: int, _: object) -> None:
+        if os.getpid() != worker:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    return handle
 
 
 def serve(start: Start, channel: WorkerChannel, preloaded: bool = True) -> None:
@@ -131,6 +145,7 @@ class WorkerChannel:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
+        self._sender: int | None = None
 
     def receive(self) -> Any:
         """Wait for the next request."""
@@ -140,10 +155,16 @@ class WorkerChannel:
         """Send a message."""
         data = encode(message)
         with self._lock:
-            self._connection.send_bytes(data)
+            self._sender = threading.get_ident()
+            try:
+                self._connection.send_bytes(data)
+            finally:
+                self._sender = None
 
     def log(self, level: str, event: str, **fields: object) -> None:
         """Send a log line; a coordinator that is gone reads none."""
+        if self._sender == threading.get_ident():
+            return  # a finaliser that ran in the middle of our own sending: its line would deadlock or tear the frame
         pairs = tuple((name, _sendable(str(value)[:FIELD_CHARS])) for name, value in fields.items())
         try:
             self.send(LogLine(level, _sendable(event[:FIELD_CHARS]), pairs))
@@ -163,8 +184,9 @@ class _WarnOnce:
         self._seen: set[str] = set()
 
     def __call__(self, text: str) -> None:
-        if text not in self._seen:
-            self._seen.add(text)
+        what = text.partition("Time =")[0]  # the rest differs every time
+        if what not in self._seen:
+            self._seen.add(what)
             self._channel.log("warning", f"MuJoCo: {text.strip()}")
 
 

@@ -41,6 +41,7 @@ class PipedWorker(ABC):
         self.pid: int | None = None
         self._deadlines = Deadlines(settings)
         self._pipe: Pipe | None = None
+        self._death: asyncio.Task[AiorlError] | None = None
 
     @property
     def name(self) -> str:
@@ -51,6 +52,7 @@ class PipedWorker(ABC):
         """Start the worker and wait until it is ready."""
         try:
             pipe = await self._launch()
+            self._death = asyncio.create_task(self._died(), name=f"aiorl watch of {self.name}")
             reply = await self._wait(pipe.first(), self._settings.startup_deadline_s, "start")
         except WorkerStalledError as error:
             raise WorkerStartupError(
@@ -65,7 +67,7 @@ class PipedWorker(ABC):
             self.state = "failed"
             raise self._as_error(reply, WorkerStartupError, "failed at start")
         assert isinstance(reply, Ready)
-        if not reply.preloaded:
+        if not reply.preloaded and self._settings.start_method != "spawn":
             self._log.warning(
                 "worker started without preloaded modules; a fork server of the host's own was running already",
                 worker=self.name,
@@ -87,6 +89,20 @@ class PipedWorker(ABC):
             raise self._as_error(reply, WorkerFailedError, "failed")
         return reply
 
+    async def death(self) -> AiorlError:
+        """Wait until the worker dies; return how it did. Where a call of ours failed first, that one reports it."""
+        assert self._death is not None
+        await asyncio.wait([self._death])
+        if self.state == "failed":
+            await asyncio.get_running_loop().create_future()
+        self.state = "failed"
+        return self._death.result()
+
+    async def _stop_watching(self) -> None:
+        if self._death is not None:
+            self._death.cancel()
+            await asyncio.gather(self._death, return_exceptions=True)
+
     @abstractmethod
     async def _launch(self) -> Pipe:
         """Start it and return its open pipe."""
@@ -107,7 +123,8 @@ class PipedWorker(ABC):
         loop = asyncio.get_running_loop()
         late: asyncio.Future[None] = loop.create_future()
         countdown = Countdown(deadline_s, lambda: late.set_result(None), loop)
-        death = asyncio.create_task(self._died(), name=f"aiorl watch of {self.name}")
+        death = self._death
+        assert death is not None
         try:
             await asyncio.wait(_futures(answer, death, late), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -124,8 +141,6 @@ class PipedWorker(ABC):
             )
         finally:
             countdown.cancel()
-            death.cancel()
-            await asyncio.gather(death, return_exceptions=True)
 
     def _as_error(self, failed: Failed, kind: type[errors.WorkerError], verb: str) -> AiorlError:
         own = _OWN_CLASS.get(failed.error)
@@ -135,10 +150,8 @@ class PipedWorker(ABC):
         else:
             error = kind(
                 f"{self.name} (pid {self.pid}) {verb}: {failed.error}: {failed.message}",
-                role=self.role,
-                index=self.index,
-                pid=self.pid,
             )
+        error.role, error.index, error.pid = self.role, self.index, self.pid
         error.__cause__ = RemoteTracebackError(failed.traceback)
         return error
 

@@ -14,10 +14,13 @@ from aiorl.errors import SettingsError
 from aiorl.settings.explain import sentences
 from aiorl.settings.presets import QUICK_START, find
 from aiorl.settings.run import RunSettings, run_settings_model
+from aiorl.settings.sections import EnvSettings
 from aiorl.settings.yaml_text import Origins, read_mapping, read_value
 from aiorl.settings.yaml_text import Path as KeyPath
 
 ENV_PREFIX = "AIORL_"
+_FIRST = (("algorithm", "kind"), ("env", "id"))
+_OF_THE_ENV = (("env", "kwargs"), ("env", "wrappers"), ("env", "max_episode_steps"), ("evaluation", "kwargs"))
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,12 @@ def load(
         except SettingsError as error:
             problems += error.problems
             continue
-        _merge(tree, layer, (), origins)
+        _merge_layer(tree, layer, origins)
         origins.update(layer_origins)
     environment = _environment(os.environ if environ is None else environ, problems)
     for source in (environment, _overrides(overrides, problems)):
-        # Within a source the kind comes first: it clears another algorithm's settings, not those beside it.
-        for key_path, value, origin in sorted(source, key=lambda entry: entry[0] != ("algorithm", "kind")):
+        # Within a source these come first: they clear what is another algorithm's or env's, not what is beside them.
+        for key_path, value, origin in sorted(source, key=lambda entry: entry[0] not in _FIRST):
             _put(tree, key_path, value, origin, origins, problems)
     if problems:
         raise SettingsError(problems)
@@ -123,13 +126,26 @@ def _overrides(overrides: Iterable[str], problems: list[str]) -> list[tuple[KeyP
     return found
 
 
+def _merge_layer(tree: dict[str, Any], layer: dict[str, Any], origins: Origins) -> None:
+    env, below = layer.get("env"), tree.get("env", {})
+    if isinstance(env, dict) and isinstance(below, dict):
+        known = below.get("id", EnvSettings.model_fields["id"].default)
+        if env.get("id", known) != known:
+            # What a preset says about its own env's constructor is nothing to another env.
+            for section, key in _OF_THE_ENV:
+                if isinstance(tree.get(section), dict):
+                    tree[section].pop(key, None)
+                    _forget((section, key), origins)
+    _merge(tree, layer, (), origins)
+
+
 def _merge(base: dict[str, Any], layer: dict[str, Any], path: KeyPath, origins: Origins) -> None:
     # Another algorithm's settings do not mix with the ones below: a new kind starts from its defaults.
     if path == ("algorithm",) and "kind" in layer and layer["kind"] != base.get("kind", layer["kind"]):
         base.clear()
         _forget(path, origins)
     for key, value in layer.items():
-        if isinstance(value, dict) and isinstance(base.get(key), dict):
+        if isinstance(value, dict) and value and isinstance(base.get(key), dict):  # {} says: nothing at all
             _merge(base[key], value, (*path, key), origins)
         else:
             _forget((*path, key), origins)
@@ -147,7 +163,7 @@ def _put(tree: dict[str, Any], path: KeyPath, value: Any, origin: str, origins: 
         if node is not None and not isinstance(node, dict):
             problems.append(f"{origin}: {'.'.join(path[:depth])} is not a section")
             return
-    _merge(tree, layer, (), origins)
+    _merge_layer(tree, layer, origins)
     for known in [path, *_paths(value, path)]:
         origins[known] = origin
 

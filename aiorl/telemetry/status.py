@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aiorl.errors import AiorlError, WorkerError
+from aiorl.errors import AiorlError
 from aiorl.telemetry.writer import FileWriter
 
 STATUS_FILE = "status.json"
@@ -52,6 +52,8 @@ def worker_entries(workers: Sequence[Any]) -> list[dict[str, Any]]:
 
 def error_entry(error: BaseException) -> dict[str, Any]:
     """Return what status.json says of the error that ended a run."""
-    worker = {"role": error.role, "index": error.index, "pid": error.pid} if isinstance(error, WorkerError) else None
+    worker = None
+    if isinstance(error, AiorlError) and error.role:
+        worker = {"role": error.role, "index": error.index, "pid": error.pid}
     kind = type(error).__name__ if isinstance(error, AiorlError) else f"bug: {type(error).__name__}"
     return {"type": kind, "message": str(error), "worker": worker}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -102,10 +104,48 @@ class LiveView:
         )
 
 
-def make_view(settings: RunSettings) -> PlainView | LiveView:
+class MutableView:
+    """A view that falls silent when what it writes to goes away: training goes on."""
+
+    def __init__(self, view: PlainView | LiveView) -> None:
+        self._view: PlainView | LiveView | None = view
+
+    def __enter__(self) -> Self:
+        if self._view is not None:
+            self._try(self._view.__enter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        view = self._view
+        if view is not None:
+            self._try(lambda: view.__exit__(kind, error, trace))
+
+    def show(self, event: Event) -> None:
+        """Show an event."""
+        view = self._view
+        if view is not None:
+            self._try(lambda: view.show(event))
+
+    def _try(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except (OSError, SystemExit):  # rich turns a broken pipe into an exit
+            self._view = None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has somewhere to go
+
+
+def make_view(settings: RunSettings) -> MutableView:
     """Return the view for this stdout."""
     console = Console()
-    return LiveView(settings, console) if console.is_terminal and not console.is_dumb_terminal else PlainView(settings)
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    return MutableView(LiveView(settings, console) if is_live else PlainView(settings))
+
+
+def shown(path: Path) -> Path:
+    """Return a path as a person would type it here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def budget_share(settings: RunSettings, record: Mapping[str, float]) -> float:
@@ -172,9 +212,9 @@ def event_line(event: Event) -> str:
     match event:
         case Started():
             at = f" at {event.env_steps:,} env steps" if event.env_steps else ""
-            return f"training in {event.run_dir}{at}"
+            return f"training in {shown(event.run_dir)}{at}"
         case Saved():
-            return f"saved {event.checkpoint} at {event.env_steps:,} env steps"
+            return f"saved {shown(event.checkpoint)} at {event.env_steps:,} env steps"
         case Evaluated():
             result = event.evaluation
             return (

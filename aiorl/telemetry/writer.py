@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from aiorl.errors import StorageError
+from aiorl.shielding import to_the_end
 
 T = TypeVar("T")
 
@@ -24,8 +25,26 @@ class FileWriter:
         self._executor.submit(write).add_done_callback(self._note)
 
     async def run(self, write: Callable[[], T]) -> T:
-        """Do something in the same thread, after all that was submitted, and return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        """Do something in the same thread, after all that was submitted, and return its result.
+
+        Raises:
+            StorageError: the disk said no.
+
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, write)
+        except OSError as error:
+            raise StorageError(f"the run directory cannot be written: {error}") from error
+
+    async def flush(self) -> None:
+        """Wait for what was submitted.
+
+        Raises:
+            StorageError: some of it failed.
+
+        """
+        await self.run(lambda: None)
+        self.raise_failure()
 
     def raise_failure(self) -> None:
         """Raise the first failure of a write.
@@ -39,8 +58,7 @@ class FileWriter:
 
     async def close(self) -> None:
         """Wait for what was submitted and end the thread."""
-        done = asyncio.get_running_loop().run_in_executor(self._executor, lambda: None)
-        await asyncio.shield(done)
+        await to_the_end(asyncio.get_running_loop().run_in_executor(self._executor, lambda: None))
         self._executor.shutdown(wait=True)
 
     def _note(self, future: Future[object]) -> None:

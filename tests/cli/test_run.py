@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,66 @@ def test_doctor_and_settings(tmp_path: Path) -> None:
     assert code == 0 and "seed: 7" in again, err
     code, out, err = aiorl("settings", "schema", cwd=tmp_path)
     assert code == 0 and json.loads(out)["properties"]["learner"], err
+
+
+def test_training_outlives_whoever_reads_its_output(tmp_path: Path) -> None:
+    process = start("run", *SMALL, "budget.env_steps=4000", "--run-dir", "run", cwd=tmp_path)
+    first_lines(process, "training in run")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    process.stdout = None
+    code, _, err = finish(process, 60)
+    assert code == 0 and "completed" in err and "Traceback" not in err, err
+
+
+def test_a_signal_is_obeyed_when_nobody_can_read_of_it(tmp_path: Path) -> None:
+    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+    first_lines(process, "env steps")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    process.stdout = process.stderr = None
+    process.terminate()
+    assert process.wait(timeout=20) == 143
+    assert (tmp_path / "run" / "checkpoints" / "latest" / "manifest.json").exists()
+
+
+def test_sigterm_to_everyone_still_saves(tmp_path: Path) -> None:
+    """As service managers and schedulers do it: to each process of the group."""
+    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+    first_lines(process, "env steps")
+    workers = json.loads((tmp_path / "run" / "status.json").read_text())["workers"]
+    for pid in [*(each["pid"] for each in workers), process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    code, _, err = finish(process, 20)
+    assert code == 143 and "second signal" not in err, err
+    assert (tmp_path / "run" / "checkpoints" / "latest" / "manifest.json").exists()
+
+
+def test_an_interpreter_that_abandons_its_loop_ends_all_the_same(tmp_path: Path) -> None:
+    script = """
+import asyncio, sys
+from tests.conftest import small_settings
+from aiorl import Run
+
+async def main():
+    run = Run(small_settings("budget.env_steps=1e8"), run_dir=sys.argv[1])
+    await run.__aenter__()
+    await anext(run)
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(60)
+
+if __name__ == "__main__":
+    loop = asyncio.new_event_loop()
+    loop.create_task(main())
+    loop.run_forever()
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "script.py", "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        timeout=40,
+    )
+    assert done.returncode == 0, done.stderr

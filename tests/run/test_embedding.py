@@ -23,9 +23,9 @@ async def test_events_come_in_order_and_end_with_finished(run_dir: Path) -> None
     events = await events_of(Run(settings, run_dir=run_dir))
     kinds = [type(event) for event in events]
     assert kinds[0] is Started and kinds[-2:] == [Evaluated, Finished]
-    assert kinds.count(Saved) == 2 and kinds.count(Progress) == 5
+    assert kinds.count(Saved) == 2
     ticks = [event.record["tick"] for event in events if isinstance(event, Progress)]
-    assert ticks == [5, 10, 15, 20, 25]
+    assert ticks == [5, 10, 13, 18, 23, 25], "every interval, and where a checkpoint is, so that a resume leaves no gap"
 
 
 def test_a_slow_consumer_loses_the_oldest_progress_only() -> None:

@@ -189,3 +189,100 @@ async def test_pause_save_resume_stop(run_dir: Path) -> None:
         run.stop()
         outcome = await run.wait()
     assert outcome.state == "interrupted" and outcome.checkpoint is not None
+
+
+async def test_a_policy_that_is_not_finite_is_never_published_or_saved(run_dir: Path) -> None:
+    error = await failure_of(run_dir, "algorithm.actor_learning_rate=1e38", "algorithm.critic_learning_rate=1e38")
+    assert isinstance(error, WorkerFailedError)
+    assert "learner 0" in str(error) and "not finite" in str(error)
+    assert not (run_dir / "checkpoints" / "latest").exists(), "its state cannot go on"
+
+
+@pytest.mark.parametrize("role", ["collector", "learner"])
+async def test_a_death_in_a_pause_is_noticed(run_dir: Path, role: str) -> None:
+    async with asyncio.timeout(30):
+        with pytest.raises(WorkerCrashedError, match=f"{role} 0"):
+            async with Run(small_settings("budget.env_steps=1e8"), run_dir=run_dir) as run:
+                async for event in run:
+                    if isinstance(event, Progress):
+                        break
+                run.pause()
+                await run.save()
+                entries = status(run_dir)["workers"]
+                os.kill(next(each["pid"] for each in entries if each["role"] == role), signal.SIGKILL)  # type: ignore[attr-defined]
+                await run.wait()
+    assert_no_tasks()
+    assert status(run_dir)["error"]["worker"]["role"] == role  # type: ignore[index]
+
+
+async def test_a_learner_killed_while_collectors_are_busy_is_noticed_at_once(run_dir: Path) -> None:
+    slow = ["env.id=aiorl.testing:SlowEnv", "env.kwargs.seconds=0.05", "collection.chunk_steps=200"]
+    async with asyncio.timeout(30):  # the chunk takes 40 s
+        with pytest.raises(WorkerCrashedError, match="learner 0"):
+            async with Run(small_settings(*slow, "budget.env_steps=1e8"), run_dir=run_dir) as run:
+                async for _ in run:
+                    break
+                entries = json.loads((run_dir / "status.json").read_text())["workers"]
+                os.kill(next(each["pid"] for each in entries if each["role"] == "learner"), signal.SIGKILL)
+                await run.wait()
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 5])
+async def test_cancelling_again_and_again_tears_no_clean_up(run_dir: Path, cancels: int) -> None:
+    """The leak check of every test is what fails here: descriptors of a clean-up cut in half."""
+    started = asyncio.Event()
+
+    async def host() -> None:
+        async with Run(small_settings("budget.env_steps=1e8"), run_dir=run_dir) as run:
+            async for event in run:
+                if isinstance(event, Progress):
+                    started.set()
+
+    task = asyncio.create_task(host())
+    await started.wait()
+    for _ in range(cancels):
+        task.cancel()
+        for _ in range(20):  # let it get somewhere
+            await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert_no_tasks()
+    assert status(run_dir)["state"] == "interrupted"
+
+
+async def test_a_factory_that_cannot_travel_is_refused_before_anything_is_made(run_dir: Path) -> None:
+    lock = __import__("threading").Lock()
+    with pytest.raises(SettingsError, match="env_factory"):
+        Run(small_settings(), run_dir=run_dir, env_factory=lambda: lock)
+    assert not run_dir.exists()
+
+
+async def test_runs_without_a_directory_of_their_own_get_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = small_settings("runtime.kind=inline", "budget.env_steps=80")
+    runs = [Run(settings) for _ in range(3)]
+    for run in runs:
+        async with run:
+            await run.wait()
+    assert len({run.run_dir for run in runs}) == 3
+    assert all((run.run_dir / "checkpoints" / "latest").exists() for run in runs)
+
+
+async def test_a_failure_is_not_lost_behind_the_hosts_own(run_dir: Path) -> None:
+    with pytest.raises(KeyError) as caught:
+        async with Run(small_settings(TRAP, "runtime.kind=inline"), run_dir=run_dir) as run:
+            async with asyncio.timeout(30):
+                await asyncio.wait([run._driver])  # type: ignore[list-item]
+            raise KeyError("of the host")
+    assert any("the trap env has sprung" in note for note in caught.value.__notes__)
+
+
+async def test_a_stop_after_the_last_tick_finds_a_completed_run(run_dir: Path) -> None:
+    async with Run(small_settings("runtime.kind=inline"), run_dir=run_dir) as run:
+        async for event in run:
+            if isinstance(event, Progress) and event.record["tick"] == 25:
+                run.stop()
+        outcome = await run.wait()
+    assert outcome.state == "completed"

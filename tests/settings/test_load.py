@@ -725,3 +725,11 @@ def test_settings_survive_their_file(write: Any, name: str) -> None:
 def test_values_of_overrides_are_yaml(text: str, value: Any) -> None:
     read = read_value(text, "override")
     assert (type(read), read) == (type(value), value)
+
+
+def test_another_env_takes_no_arguments_from_the_one_below(tmp_path: Path) -> None:
+    assert load_settings("sac/pendulum", environ={}).evaluation.kwargs == {"stagger": False}
+    loaded = load_settings("sac/pendulum", overrides=["env.kwargs.a=1", "env.id=my:Env"], environ={})
+    assert loaded.evaluation.kwargs == {} and loaded.env.kwargs == {"a": 1}
+    cleared = load_settings("sac/pendulum", overrides=["evaluation.kwargs={}"], environ={})
+    assert cleared.evaluation.kwargs == {}
