@@ -15,14 +15,15 @@ from aiorl.coordinator.directory import versions
 from aiorl.runtime.cores import thread_budget, usable_cores
 from aiorl.settings import RunSettings, load_settings
 
-EXTRAS = ("uvloop",)
+EXTRAS = {"dev": "pytest"}
+"""Extras of the package, and a module that tells whether each is there."""
 
 
 def examine(inputs: Sequence[str]) -> int:
     """Print what there is, then what the settings need."""
     names, overrides = split_inputs(inputs)
     settings = load_settings(*names, overrides=overrides)
-    for name, value in [*_machine(), *_software(), *_needs(settings)]:
+    for name, value in [*_machine(), *_software(settings), *_needs(settings)]:
         print(f"{name:22} {value}")
     return 0
 
@@ -41,11 +42,13 @@ def _machine() -> list[tuple[str, str]]:
     ]
 
 
-def _software() -> list[tuple[str, str]]:
-    found = [(name, version) for name, version in versions().items()]
-    found += [
-        (name, "installed" if importlib.util.find_spec(name) else f"missing: pip install {name}") for name in EXTRAS
-    ]
+def _software(settings: RunSettings) -> list[tuple[str, str]]:
+    has_uvloop = importlib.util.find_spec("uvloop") is not None
+    loop = "uvloop" if has_uvloop and settings.runtime.loop != "asyncio" else "asyncio"
+    found = [("event loop", f"{loop} (runtime.loop={settings.runtime.loop})"), *versions().items()]
+    for name, module in EXTRAS.items():
+        has_it = importlib.util.find_spec(module) is not None
+        found.append((f"extra [{name}]", "installed" if has_it else f"missing: pip install 'aiorl[{name}]'"))
     return found
 
 

@@ -64,14 +64,21 @@ def load(
             continue
         _merge_layer(tree, layer, origins)
         origins.update(layer_origins)
+    is_complete = not problems
     environment = _environment(os.environ if environ is None else environ, problems)
     for source in (environment, _overrides(overrides, problems)):
         # Within a source these come first: they clear what is another algorithm's or env's, not what is beside them.
         for key_path, value, origin in sorted(source, key=lambda entry: entry[0] not in _FIRST):
             _put(tree, key_path, value, origin, origins, problems)
+    if problems and not is_complete:
+        raise SettingsError(problems)  # what a missing file would have said cannot be judged
+    try:
+        settings = validate(tree, origins)
+    except SettingsError as error:
+        raise SettingsError([*problems, *error.problems]) from None
     if problems:
         raise SettingsError(problems)
-    return Loaded(validate(tree, origins), origins)
+    return Loaded(settings, origins)
 
 
 def validate(tree: dict[str, Any], origins: Origins | None = None) -> RunSettings:

@@ -733,3 +733,10 @@ def test_another_env_takes_no_arguments_from_the_one_below(tmp_path: Path) -> No
     assert loaded.evaluation.kwargs == {} and loaded.env.kwargs == {"a": 1}
     cleared = load_settings("sac/pendulum", overrides=["evaluation.kwargs={}"], environ={})
     assert cleared.evaluation.kwargs == {}
+
+
+def test_a_malformed_override_hides_no_other_mistake() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings("sac/pendulum", overrides=["seed", "learner.batch_size=0"], environ={})
+    assert len(caught.value.problems) == 2
+    assert "section.key=value" in caught.value.problems[0] and "learner.batch_size: 0" in caught.value.problems[1]
