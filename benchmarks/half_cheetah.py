@@ -8,6 +8,7 @@ Runs one after another, so that each has the machine to itself; about five minut
 import argparse
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from benchmarks import learning_curves
@@ -16,7 +17,7 @@ from benchmarks import learning_curves
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.half_cheetah", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/half_cheetah.png"))
-    parser.add_argument("--runs", type=Path, default=Path("runs/half_cheetah"), help="must not hold these runs yet")
+    parser.add_argument("--runs", type=Path, default=Path(f"runs/half_cheetah-{datetime.now():%Y%m%d-%H%M%S}"))
     parser.add_argument("--env-steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     arguments = parser.parse_args()

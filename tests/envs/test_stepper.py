@@ -630,7 +630,7 @@ def test_an_unstable_simulation_is_no_transition(pendulum, mode: AutoresetMode, 
 
 
 class UnstableEnv(CountEnv):
-    """A single env whose simulation breaks in its second step, as SIMULATION.md says: truncated, and marked."""
+    """A single env whose simulation breaks in its second step: truncated, and marked."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, _ = super().step(action)
