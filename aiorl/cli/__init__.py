@@ -125,6 +125,9 @@ def main() -> NoReturn:
     from aiorl.cli.report import report_failure
     from aiorl.errors import AiorlError
 
+    # As `python -m aiorl` has it: modules beside where one stands, such as an environment of one's own.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         if not sys.argv[1:]:
             app.help_print()

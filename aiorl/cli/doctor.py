@@ -12,6 +12,7 @@ import psutil
 from aiorl.cli.inputs import split_inputs
 from aiorl.coordinator.capacity import Sizes, memory_available, size_text
 from aiorl.coordinator.directory import versions
+from aiorl.errors import AiorlError, SettingsError
 from aiorl.runtime.cores import thread_budget, usable_cores
 from aiorl.settings import RunSettings, load_settings
 
@@ -56,15 +57,18 @@ def _needs(settings: RunSettings) -> list[tuple[str, str]]:
     from aiorl.algorithms.flat import flatten
     from aiorl.algorithms.interface import make_policy
     from aiorl.envs.make import make_vector_env
+    from aiorl.envs.mujoco_warnings import no_warning_file
     from aiorl.envs.stepper import VectorStepper
 
-    stepper = VectorStepper(
-        make_vector_env(settings.env, settings.envs_per_collector), settings.env, settings.algorithm.groups
-    )
     try:
-        spec = stepper.spec
-    finally:
-        stepper.close()
+        with no_warning_file():
+            env = make_vector_env(settings.env, settings.envs_per_collector)
+            spec = VectorStepper(env, settings.env, settings.algorithm.groups).spec
+            env.close()
+    except AiorlError:
+        raise
+    except Exception as error:  # whatever an environment's constructor raises
+        raise SettingsError(f"env.id: {settings.env.id} cannot be made: {type(error).__name__}: {error}") from error
     sizes = Sizes.of(settings, spec, flatten(make_policy(settings, spec)).nbytes)
     threads = thread_budget(settings, usable_cores())
     collectors = settings.collection.collectors

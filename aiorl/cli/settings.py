@@ -41,8 +41,13 @@ def annotated(tree: dict[str, Any], origins: Origins, path: tuple[str, ...] = ()
         else:
             text = write_mapping({key: value}).strip()
             lines += [f"{indent}{line}" for line in text.splitlines()]
-            lines[-1] = f"{lines[-1]:<56}  # {origins.get(here, 'default')}"
+            lines[-1] = f"{lines[-1]:<56}  # {_origin(here, origins)}"
     return lines
+
+
+def _origin(path: tuple[str, ...], origins: Origins) -> str:
+    inside = (origin for known, origin in origins.items() if known[: len(path)] == path)
+    return origins.get(path) or next(inside, "default")
 
 
 def print_schema() -> int:

@@ -48,9 +48,9 @@ class RunDirectory:
         stem, number = self.path, 1
         while not self._make():
             if self._given is not None:
-                raise SettingsError(
-                    f"{self._given}: exists already; take another --run-dir, or go on with `aiorl resume {self._given}`"
-                )
+                is_run = (self.path / SETTINGS_FILE).is_file()
+                way_on = f", or go on with `aiorl resume {self._given}`" if is_run else ""
+                raise SettingsError(f"{self._given}: exists already; take another run directory{way_on}")
             number += 1
             self.path = stem.with_name(f"{stem.name}-{number}")
         self._acquire()

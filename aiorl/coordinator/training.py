@@ -57,6 +57,7 @@ class Training:
         self._saved_tick = start.tick if found is not None else -1
         self._evaluation: Evaluation | None = None
         self.has_started = False
+        self._team: Team | None = None
 
     async def drive(self) -> Outcome:
         """Run to the end; raise what ended it otherwise."""
@@ -77,7 +78,8 @@ class Training:
             self._status.update(now=True, state="interrupted", workers=[], **self._counters())
             raise
         except BaseException as error:
-            self._status.update(now=True, state="failed", error=error_entry(error), **self._counters())
+            workers = worker_entries(self._team.workers) if self._team is not None else []
+            self._status.update(now=True, state="failed", error=error_entry(error), workers=workers, **self._counters())
             self._log.keep("run failed", error=str(error), cause=str(error.__cause__ or ""))
             raise
         finally:
@@ -86,7 +88,8 @@ class Training:
 
     async def _train(self) -> tuple[State, str]:
         settings = self._settings
-        async with Team(settings, self._factory, self._directory.path, self._log) as team:
+        self._team = Team(settings, self._factory, self._directory.path, self._log)
+        async with self._team as team:
             try:
                 spec = await self._control.unless_stopped(team.start())
                 if spec is None:

@@ -20,7 +20,7 @@ from aiorl.settings.yaml_text import Path as KeyPath
 
 ENV_PREFIX = "AIORL_"
 _FIRST = (("algorithm", "kind"), ("env", "id"))
-_OF_THE_ENV = (("env", "kwargs"), ("env", "wrappers"), ("env", "max_episode_steps"), ("evaluation", "kwargs"))
+_OF_THE_ENV = (("env", "kwargs"), ("evaluation", "kwargs"))
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ def load(
     *presets_or_files: str | Path, overrides: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> Loaded:
     """Load settings as `load_settings` does, with the origin of every value."""
+    if isinstance(overrides, str | Mapping):
+        raise SettingsError("overrides: must be a list of texts such as ['learner.batch_size=512']")
     tree: dict[str, Any] = {}
     origins: Origins = {}
     problems: list[str] = []

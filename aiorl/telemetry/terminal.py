@@ -189,7 +189,10 @@ def number_texts(record: Mapping[str, float]) -> list[tuple[str, str]]:
 def phase_text(record: Mapping[str, float]) -> Text:
     """Return the collector's time by phase, and the learner's."""
     shares = [(name, record.get(f"share/{name}", 0.0)) for name in PhaseTimes.__struct_fields__]
-    collector = "  ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in shares if share >= 0.005)
+    words = {"coordination": "wait"}  # for a command: nearly always for the learner
+    collector = "  ".join(
+        f"{words.get(name, name.replace('_', ' '))} {share:.0%}" for name, share in shares if share >= 0.005
+    )
     learner = {name: record.get(f"time/learner_{name}_ms", 0.0) for name in ("wait", "stage", "train", "publish")}
     total = sum(learner.values()) or 1.0
     trained = "  ".join(f"{name} {value / total:.0%}" for name, value in learner.items() if value / total >= 0.005)
