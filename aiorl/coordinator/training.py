@@ -109,6 +109,7 @@ class Training:
                 self._clock.start()
                 self._metrics.start()
                 self._status.update(now=True, state="running", workers=worker_entries(team.workers), **self._counters())
+                await self._writer.flush()  # who hears that it started finds it so on disk
                 self._emit(Started(self._directory.path, dialogue.tick, self._schedule.env_steps(dialogue.tick)))
                 try:
                     return await self._until_end(dialogue, saver, team)
