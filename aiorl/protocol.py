@@ -153,8 +153,8 @@ class PhaseTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     coordination: int = 0
 
 
-class ChunkCollected(Message, frozen=True):
-    """A chunk's rows are committed in the collector's shard."""
+class Collected(Message, frozen=True):
+    """What a collector says of a tick's steps, whatever it keeps them in."""
 
     tick: int
     rows: int
@@ -163,6 +163,14 @@ class ChunkCollected(Message, frozen=True):
     nonfinite: int
     episodes: EpisodeSums
     phases: PhaseTimes
+
+
+class ChunkCollected(Collected, frozen=True):
+    """A chunk's rows are committed in the collector's shard."""
+
+
+class RolloutReady(Collected, frozen=True):
+    """A rollout slot is whole."""
 
 
 class BatchPacked(Message, frozen=True):
@@ -179,7 +187,7 @@ class BatchPacked(Message, frozen=True):
 
 
 class TrainerDone(Message, frozen=True):
-    """A batch slot was trained on and the new policy published; times in nanoseconds."""
+    """A batch slot, or rollouts, were trained on and the new policy published; times in nanoseconds."""
 
     tick: int
     weight_version: int
@@ -292,10 +300,35 @@ class Update(Request, frozen=True):
     weight_version: int
 
 
+class CollectRollout(Request, frozen=True):
+    """Collector: fill a rollout slot under the policy in a weight slot."""
+
+    reply: ClassVar[type[Message]] = RolloutReady
+    tick: int
+    slot: int
+    weights: int
+    weight_version: int
+
+
+class UpdateOnRollouts(Request, frozen=True):
+    """Learner: train once on a rollout of each collector, `slots` in their order, publish into a weight slot.
+
+    Where `dump` names a folder, what was trained on is written there too.
+    """
+
+    reply: ClassVar[type[Message]] = TrainerDone
+    tick: int
+    slots: tuple[int, ...]
+    acting_version: int
+    weights: int
+    weight_version: int
+    dump: str = ""
+
+
 class Save(Request, frozen=True):
     """Write own checkpoint files; the learner also the pending policies in these weight slots.
 
-    With `shards`, once no collector is left, the learner writes their replay shards too.
+    With `shards`, once no collector is left, the learner writes their replay shards too, where there are any.
     """
 
     reply: ClassVar[type[Message]] = Saved
@@ -358,7 +391,20 @@ class Stop(Request, frozen=True):
 
 
 Requests = (
-    Build | Attach | Publish | CollectChunk | PackBatch | Update | Save | Restore | Evaluate | PlayOn | DrawCurve | Stop
+    Build
+    | Attach
+    | Publish
+    | CollectChunk
+    | PackBatch
+    | Update
+    | CollectRollout
+    | UpdateOnRollouts
+    | Save
+    | Restore
+    | Evaluate
+    | PlayOn
+    | DrawCurve
+    | Stop
 )
 Replies = (
     Ready
@@ -370,6 +416,7 @@ Replies = (
     | Published
     | ChunkCollected
     | BatchPacked
+    | RolloutReady
     | TrainerDone
     | Saved
     | Restored

@@ -44,33 +44,36 @@ class WorkerLog(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The shared blocks of a run: a replay shard for each collector, all batch slots, all weight slots."""
+    """The shared blocks of a run: experience (each collector's replay shard, or its rollout slots), batches, weights.
 
-    replay: tuple[Block, ...]
+    Only the off-policy side has batch slots.
+    """
+
+    experience: tuple[Block, ...]
     batches: Block
     weights: Block
 
     @classmethod
     def create(cls, collectors: int) -> Blocks:
         """Create all blocks, empty."""
-        shards = tuple(Block(f"replay-{index}") for index in range(collectors))
-        return cls(shards, Block("batches"), Block("weights"))
+        experience = tuple(Block(f"experience-{index}") for index in range(collectors))
+        return cls(experience, Block("batches"), Block("weights"))
 
     def duplicate(self) -> Blocks:
         """Return the same blocks under descriptors of their own."""
         return Blocks(
-            tuple(block.duplicate() for block in self.replay),
+            tuple(block.duplicate() for block in self.experience),
             self.batches.duplicate(),
             self.weights.duplicate(),
         )
 
     def for_collector(self, index: int) -> Blocks:
-        """Return what a collector needs: of the replay shards only its own."""
-        return Blocks((self.replay[index],), self.batches, self.weights)
+        """Return what a collector needs: of the experience only its own."""
+        return Blocks((self.experience[index],), self.batches, self.weights)
 
     def close(self) -> None:
         """Close all descriptors."""
-        for block in (*self.replay, self.batches, self.weights):
+        for block in (*self.experience, self.batches, self.weights):
             block.close()
 
 

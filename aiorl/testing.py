@@ -84,6 +84,13 @@ class ScratchEnv(CountEnv):
         return self._scratch
 
 
+class ClockEnv(CountEnv):
+    """A CountEnv whose observation is the share of its episode that is over, so that values can be learned."""
+
+    def _observation(self) -> NDArray[np.float32]:
+        return np.full(self._width, self._t / self._length, np.float32)
+
+
 class SeedEnv(CountEnv):
     """A CountEnv that appends the seed it got and its first random draw to `folder`/<pid>-<object>."""
 

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import uvloop
 
 from aiorl.settings import RunSettings, load_settings
 from aiorl.testing import no_leftovers
+
+torch.set_num_threads(1)  # inline workers compute in this process: as many threads as the processes of other tests
 
 
 def pytest_asyncio_loop_factories(
@@ -33,15 +36,10 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-SMALL = (
+_SMALL_RUN = (
     "env.num_envs=4",
-    "collection.chunk_steps=4",
-    "collection.learning_starts=64",
-    "replay.capacity=2000",
     "algorithm.actor_hidden=[16]",
     "algorithm.critic_hidden=[16]",
-    "learner.batch_size=32",
-    "learner.gradient_steps=2",
     "budget.env_steps=400",
     "evaluation.at_end=false",
     "evaluation.episodes=4",
@@ -50,8 +48,35 @@ SMALL = (
     "runtime.learner_threads=1",
     "runtime.collector_threads=1",
 )
-"""A run of seconds: the swing-up with tiny networks."""
+SMALL = {
+    "sac": (
+        *_SMALL_RUN,
+        "collection.chunk_steps=4",
+        "collection.learning_starts=64",
+        "replay.capacity=2000",
+        "learner.batch_size=32",
+        "learner.gradient_steps=2",
+    ),
+    "appo": (*_SMALL_RUN, "collection.rollout_steps=4", "algorithm.epochs=1", "algorithm.minibatches=2"),
+}
+"""A run of seconds, 16 env steps and 2 gradient steps a tick: the swing-up with tiny networks."""
+ALGORITHMS = tuple(SMALL)
 
 
-def small_settings(*overrides: str) -> RunSettings:
-    return load_settings("sac/pendulum", overrides=[*SMALL, *overrides], environ={})
+@pytest.fixture(params=ALGORITHMS)
+def algorithm(request: pytest.FixtureRequest) -> str:
+    """One algorithm of each family: the same rules hold for both."""
+    assert isinstance(request.param, str)
+    return request.param
+
+
+def small_settings(*overrides: str, algorithm: str = "sac") -> RunSettings:
+    return load_settings(f"{algorithm}/pendulum", overrides=[*SMALL[algorithm], *overrides], environ={})
+
+
+def lead_of(algorithm: str, lead: int) -> str:
+    return f"collection.lead={lead}" if algorithm == "sac" else f"algorithm.max_policy_lag={lead}"
+
+
+def steps_of(algorithm: str, steps: int) -> str:
+    return f"collection.{'chunk' if algorithm == 'sac' else 'rollout'}_steps={steps}"

@@ -13,7 +13,11 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 def test_embed(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "embed.py", "run", *SMALL], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, EXAMPLES / "embed.py", "run", *SMALL["sac"]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("completed [")

@@ -16,6 +16,8 @@ from aiorl.protocol import (
     Build,
     ChunkCollected,
     CollectChunk,
+    Collected,
+    CollectRollout,
     EnvSpec,
     EpisodesEvaluated,
     EpisodeSums,
@@ -33,6 +35,7 @@ from aiorl.protocol import (
     Requests,
     Restore,
     Restored,
+    RolloutReady,
     Save,
     Saved,
     Stop,
@@ -40,6 +43,7 @@ from aiorl.protocol import (
     TermSum,
     TrainerDone,
     Update,
+    UpdateOnRollouts,
     decode_reply,
     decode_request,
     encode,
@@ -47,6 +51,7 @@ from aiorl.protocol import (
 from aiorl.runtime.worker import _failed
 
 REQUESTS, REPLIES = get_args(Requests), get_args(Replies)
+BASES = (Message, Request, Collected)
 every_message = pytest.mark.parametrize("kind", [*REQUESTS, *REPLIES], ids=lambda kind: kind.__name__)
 quickly = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -158,11 +163,31 @@ def test_the_set_of_messages_is_closed() -> None:
     defined = {
         kind
         for kind in vars(protocol).values()
-        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Request)
+        if isinstance(kind, type) and issubclass(kind, Message) and kind not in BASES
     }
     assert {kind for kind in defined if issubclass(kind, Request)} == set(REQUESTS)
     assert {kind for kind in defined if not issubclass(kind, Request)} == set(REPLIES)
     assert len({kind.__name__ for kind in defined}) == len(REQUESTS) + len(REPLIES)
+
+
+@pytest.mark.parametrize("kind", BASES, ids=lambda kind: kind.__name__)
+@quickly
+@given(data=st.data())
+def test_what_messages_are_built_on_is_none(kind: type[Message], data: Any) -> None:
+    frame = encode(data.draw(messages(kind)))
+    for decoder in (decode_request, decode_reply):
+        with pytest.raises(ProtocolError):
+            decoder(frame)
+
+
+@quickly
+@given(data=st.data())
+def test_a_chunk_and_a_rollout_are_told_apart_though_they_say_the_same(data: Any) -> None:
+    chunk = data.draw(messages(ChunkCollected))
+    rollout = RolloutReady(**{field.name: getattr(chunk, field.name) for field in msgspec.structs.fields(chunk)})
+    back = [decode_reply(encode(message)) for message in (chunk, rollout)]
+    assert [type(each) for each in back] == [ChunkCollected, RolloutReady]
+    assert chunk != rollout
 
 
 def test_every_request_has_its_reply() -> None:
@@ -173,6 +198,8 @@ def test_every_request_has_its_reply() -> None:
         "CollectChunk": "ChunkCollected",
         "PackBatch": "BatchPacked",
         "Update": "TrainerDone",
+        "CollectRollout": "RolloutReady",
+        "UpdateOnRollouts": "TrainerDone",
         "Save": "Saved",
         "Restore": "Restored",
         "Evaluate": "EvaluationBegun",
@@ -226,10 +253,13 @@ REALISTIC: list[Message] = [
     PackBatch(10**9, 1, 2**63),
     BatchPacked(10**9, 1, 10**9, 10**6, 10**9, 10**9, NS, NS),
     Update(10**9, 1, 10**4, 1, 10**9),
+    CollectRollout(10**9, 10**4, 10**4, 10**9),
+    RolloutReady(10**9, 10**6, 10**9, 10**4, 10**4, EPISODES, PhaseTimes(NS, NS, NS, NS, NS, NS)),
+    UpdateOnRollouts(10**9, (10**4,) * 64, 10**9, 10**4, 10**9, "/" + "d" * 255),
     TrainerDone(10**9, 10**9, tuple(Measure(f"loss/number_{n}", 1 / (n + 1)) for n in range(40)), NS, NS, NS, NS),
-    Save(10**9, "/" + "d" * 255, (1,)),
+    Save(10**9, "/" + "d" * 255, tuple(range(100))),
     Saved(10**9, tuple(FileRecord(f"collector-{index}.safetensors", 10**10) for index in range(4))),
-    Restore("/" + "d" * 255, weights=1, weight_version=10**9, pending=(0,), pending_versions=(10**9,)),
+    Restore("/" + "d" * 255, weights=1, weight_version=10**9, pending=(9,) * 100, pending_versions=(10**9,) * 100),
     Restored("x" * 300),
     EpisodesEvaluated(is_over=True, episodes=(EvaluatedEpisode(5, 1234.5678, 1000, True),) * 50),
     Stop(),

@@ -20,6 +20,7 @@ class ActionBounds(nn.Module):
         self.register_buffer("high", torch.tensor(spec.action_high, dtype=torch.float32))
 
     def forward(self, action: Tensor) -> Tensor:
-        """Return actions of [-1, 1] in the env's units, `(n, action_size)`; ±1 are exactly the bounds."""
+        """Return actions of [-1, 1] in the env's units, `(n, action_size)`; ±1 and beyond are exactly the bounds."""
         share = (action + 1) / 2
-        return self.low.lerp(self.high, share).clamp(self.low, self.high)
+        # What is not finite becomes NaN: it must not hide behind the bounds.
+        return self.low.lerp(self.high, share).clamp(self.low, self.high) + (action - action)

@@ -30,6 +30,18 @@ class Policy(nn.Module, ABC):
         """Return the action to collect with, `(n, action_size)`."""
 
 
+class StochasticPolicy(Policy):
+    """A policy that knows how likely its actions are."""
+
+    @abstractmethod
+    def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the action to collect with, `(n, action_size)`, and its log-probability, `(n,)`."""
+
+    def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the action to collect with."""
+        return self.sample(obs, generator)[0]
+
+
 @dataclass(frozen=True)
 class Batch:
     """One minibatch on the learner's device; observations are raw, actions in [-1, 1].
@@ -47,8 +59,29 @@ class Batch:
     next_critic_obs: Tensor
 
 
+@dataclass(frozen=True)
+class Rollouts:
+    """The rollouts of an update side by side, time-major, on the learner's device; observations are raw.
+
+    Shapes: obs groups `(T, N, size)`, action `(T, N, action_size)`, `log_prob` under the acting policy, reward
+    and flags `(T, N)`, `last_critic_obs` `(N, size)`. `next_critic_obs` is what each step led to: the final
+    observation where its episode ended. Rows that are not `valid` are no transitions.
+    """
+
+    obs: Tensor
+    critic_obs: Tensor
+    action: Tensor
+    log_prob: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    next_critic_obs: Tensor
+    last_critic_obs: Tensor
+
+
 class Learner(Protocol):
-    """The networks and optimisers of an off-policy algorithm."""
+    """The networks and optimisers of an algorithm."""
 
     policy: Policy
     metric_names: tuple[str, ...]
@@ -56,14 +89,25 @@ class Learner(Protocol):
     def set_moments(self, moments: Mapping[str, Moments]) -> None:
         """Take the statistics of all fresh observations (by group) and rewards (`reward`)."""
 
-    def gradient_step(self, batch: Batch) -> Tensor:
-        """Take one gradient step; return the values of `metric_names`, `(len(metric_names),)`."""
-
     def tensors(self) -> dict[str, Tensor]:
         """Return everything but the policy that training needs to go on, by name."""
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what `tensors` returned."""
+
+
+class OffPolicyLearner(Learner, Protocol):
+    """A learner that trains on drawn transitions."""
+
+    def gradient_step(self, batch: Batch) -> Tensor:
+        """Take one gradient step; return the values of `metric_names`, `(len(metric_names),)`."""
+
+
+class OnPolicyLearner(Learner, Protocol):
+    """A learner that trains on rollouts."""
+
+    def update(self, rollouts: Rollouts) -> Tensor:
+        """Take all gradient steps on these rollouts; return the values of `metric_names`."""
 
 
 def resolve(name: str) -> Any:
@@ -79,7 +123,7 @@ def make_policy(settings: RunSettings, spec: EnvSpec, generator: torch.Generator
     return policy.eval()
 
 
-def make_learner(settings: RunSettings, spec: EnvSpec, device: torch.device, seed: int) -> Learner:
-    """Make the algorithm's learner on a device."""
+def make_learner(settings: RunSettings, spec: EnvSpec, device: torch.device, seed: int) -> Any:
+    """Make the algorithm's learner on a device: an OffPolicyLearner or OnPolicyLearner, by its family."""
     learner: Learner = resolve(settings.algorithm.learner)(settings.algorithm, spec, device, seed)
     return learner

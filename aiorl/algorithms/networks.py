@@ -21,11 +21,13 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
-def relu_mlp(inputs: int, hidden: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Return Linear → ReLU for each width, `(n, inputs)` → `(n, hidden[-1])`."""
+def mlp(
+    inputs: int, hidden: Sequence[int], generator: torch.Generator, activation: type[nn.Module] = nn.ReLU
+) -> nn.Sequential:
+    """Return Linear → activation for each width, `(n, inputs)` → `(n, hidden[-1])`."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [linear(inputs, width, generator), nn.ReLU()]
+        layers += [linear(inputs, width, generator), activation()]
         inputs = width
     return nn.Sequential(*layers)
 

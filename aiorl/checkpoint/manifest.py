@@ -11,15 +11,15 @@ import msgspec
 from aiorl.errors import CheckpointError
 from aiorl.protocol import EnvSpec, FileRecord
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest; the checkpoint lies after the update of `tick`.
 
-    `weight_version` is that of its policy, `previous_version` that of the one before the tick's update, which
-    a pending chunk acts with. `replay_from_env_steps` says how many env steps a lost replay is short of.
+    `weight_version` is that of its policy, `previous_versions` are those before the tick's update, newest last,
+    which the ticks to come act with. `replay_from_env_steps` says how many env steps a lost replay is short of.
     """
 
     format: int
@@ -28,7 +28,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env_steps: int
     gradient_steps: int
     weight_version: int
-    previous_version: int
+    previous_versions: tuple[int, ...]
     replay_from_env_steps: int
     seconds: float
     created: str

@@ -117,8 +117,8 @@ def _drop_replay(path: Path) -> None:
         manifest = read_manifest(path)
     except CheckpointError:
         return  # broken already; whoever resumes is told
-    if manifest.has_replay:  # said first: a manifest never promises files that are gone
-        files = tuple(file for file in manifest.files if not file.name.startswith("replay-"))
+    files = tuple(file for file in manifest.files if not file.name.startswith("replay-"))
+    if files != manifest.files:  # said first: a manifest never promises files that are gone
         write_manifest(path, msgspec.structs.replace(manifest, has_replay=False, files=files))
     for file in path.glob("replay-*.safetensors"):
         file.unlink()

@@ -81,7 +81,8 @@ def _needs(settings: RunSettings) -> list[tuple[str, str]]:
         ("processes", f"{collectors} x collector ({threads.collector} threads), learner ({threads.learner} threads)"),
         (
             "shared memory needed",
-            f"{size_text(sizes.total)} ({fits}), of which replay {size_text(sizes.shard * collectors)}",
+            f"{size_text(sizes.total)} ({fits}), of which {'rollouts' if settings.on_policy else 'replay'}"
+            f" {size_text(sizes.experience * collectors)}",
         ),
         ("replay ratio", f"{settings.replay_ratio:g} (gradient steps x batch size / env steps)"),
     ]

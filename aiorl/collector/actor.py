@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from aiorl.algorithms.flat import flatten
-from aiorl.algorithms.interface import make_policy
+from aiorl.algorithms.interface import StochasticPolicy, make_policy
 from aiorl.envs.groups import Arrays
 from aiorl.protocol import EnvSpec
 from aiorl.service import Purpose, spawn_seed
@@ -53,6 +53,13 @@ class Actor:
         else:
             action = self._policy.explore(torch.from_numpy(obs["policy"]), self._noise)
         return action.numpy(), self._policy.bounds(action).numpy()
+
+    @torch.inference_mode()
+    def sample(self, obs: Arrays) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Return actions in units of [-1, 1], their log-probabilities `(num_envs,)`, and the actions in env units."""
+        assert isinstance(self._policy, StochasticPolicy)
+        action, log_prob = self._policy.sample(torch.from_numpy(obs["policy"]), self._noise)
+        return action.numpy(), log_prob.numpy(), self._policy.bounds(action).numpy()
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """Return the generators."""

@@ -1,30 +1,25 @@
-"""The collector's service: chunks, packs, its part of a checkpoint."""
+"""The collector's service: what every kind of collector is, whatever it keeps its steps in."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
-from time import perf_counter_ns
+from typing import TypeVar
 
-import numpy as np
-
-from aiorl.checkpoint.replay_file import load_replay, save_replay
 from aiorl.checkpoint.tensors import Arrays, load_arrays, save_arrays
 from aiorl.collector.actor import Actor
 from aiorl.collector.episodes import EpisodeTracker
-from aiorl.collector.packing import draw, pack
 from aiorl.collector.phases import PhaseClock
 from aiorl.envs.make import EnvSettingsError, make_vector_env
-from aiorl.envs.stepper import VectorStepper
+from aiorl.envs.stepper import Step, VectorStepper
 from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.protocol import (
     Attach,
     Attached,
-    BatchPacked,
-    ChunkCollected,
-    CollectChunk,
+    Collected,
+    FileRecord,
     Message,
-    PackBatch,
     Ready,
     Requests,
     Restore,
@@ -32,15 +27,15 @@ from aiorl.protocol import (
     Save,
     Saved,
 )
-from aiorl.service import Assignment, Purpose, RefusedError, seed_number, spawn_seed
-from aiorl.storage.batches import BatchSlots, batch_layout, fresh_moments, statistics_slices
-from aiorl.storage.replay import ReplayShard, replay_layout
-from aiorl.storage.rows import obs_column
+from aiorl.service import Assignment, Blocks, Purpose, RefusedError, seed_number
+from aiorl.storage.moments import fresh_moments
 from aiorl.storage.weights import WeightSlots, weights_layout
 
+Said = TypeVar("Said", bound=Collected)
 
-class CollectorService:
-    """Owns envs, an actor and a replay shard."""
+
+class CollectorService(ABC):
+    """Owns envs, an actor, and the running sums of episodes; steps go where a subclass keeps them."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment, self._settings, self._index = assignment, assignment.settings, assignment.index
@@ -63,6 +58,7 @@ class CollectorService:
         self._episodes = EpisodeTracker(self._spec.num_envs)
         self._moments = fresh_moments(self._spec)
         self._clock = PhaseClock()
+        self._invalid = self._nonfinite = 0
         self._is_reset = False
 
     def ready(self) -> Ready:
@@ -73,10 +69,6 @@ class CollectorService:
         """Carry out a request."""
         self._clock.mark("coordination")
         match request:
-            case CollectChunk():
-                return self._collect(request)
-            case PackBatch():
-                return self._pack(request)
             case Attach():
                 return self._attach(request)
             case Save():
@@ -84,106 +76,72 @@ class CollectorService:
             case Restore():
                 return self._restore(request)
             case _:
-                raise ProtocolError(f"a collector does not answer {type(request).__name__}")
+                if (reply := self._work(request)) is None:
+                    raise ProtocolError(f"a {type(self).__name__} does not answer {type(request).__name__}")
+                return reply
 
     def close(self) -> None:
         """Close the envs."""
         self._stepper.close()
+
+    @abstractmethod
+    def _map(self, blocks: Blocks) -> None:
+        """Map the memory that steps go to."""
+
+    @abstractmethod
+    def _work(self, request: Requests) -> Message | None:
+        """Carry out a request that is this kind's own; None where it is not."""
+
+    def _save_experience(self, directory: Path) -> list[FileRecord]:
+        """Write the steps that belong to a checkpoint."""
+        return []
+
+    def _restore_experience(self, directory: Path) -> None:  # noqa: B027  # nothing, where nothing is saved
+        """Read what `_save_experience` wrote."""
+
+    def _mark_break(self) -> str:
+        """Note that every env starts a new episode, unannounced; return where the break shows, as a sentence."""
+        return "environments restart their episodes"
 
     def _attach(self, request: Attach) -> Attached:
         if request.policy_bytes != self._actor.policy_bytes:
             raise ProtocolError(
                 f"the learner's policy has {request.policy_bytes} bytes, ours {self._actor.policy_bytes}"
             )
-        settings, spec, blocks = self._settings, self._spec, self._assignment.blocks
+        blocks = self._assignment.blocks
         assert blocks is not None
-        self._shard = ReplayShard(blocks.replay[0].map(replay_layout(settings, spec).nbytes), settings, spec)
-        self._batches = BatchSlots.on(blocks.batches.map(batch_layout(settings, spec).nbytes), settings, spec)
-        weights = blocks.weights.map(weights_layout(settings, request.policy_bytes).nbytes)
-        self._weights = WeightSlots.on(weights, settings, request.policy_bytes)
+        self._map(blocks)
+        weights = blocks.weights.map(weights_layout(self._settings, request.policy_bytes).nbytes)
+        self._weights = WeightSlots.on(weights, self._settings, request.policy_bytes)
         blocks.close()
         return Attached()
 
-    def _collect(self, request: CollectChunk) -> ChunkCollected:
+    def _begin(self, weights: int, weight_version: int) -> None:
+        """Start a chunk or rollout: fresh envs if need be, and its policy."""
         if not self._is_reset:
             self._reset_envs()
         self._clock.mark("env_step")
-        self._actor.load(self._weights, request.weights, request.weight_version)
+        self._actor.load(self._weights, weights, weight_version)
         self._clock.mark("weight_sync")
-        first = self._shard.snapshot.written_steps
-        invalid = nonfinite = 0
-        for _ in range(request.steps):
-            unusable = self._step(request.uniform, request.weight_version)
-            invalid, nonfinite = invalid + unusable[0], nonfinite + unusable[1]
-        self._add_moments(first, request.steps)
+        self._invalid = self._nonfinite = 0
+
+    def _count(self, step: Step) -> None:
+        """Count a vector step whose rows are kept."""
+        self._episodes.add(step)
+        self._invalid += int((~step.valid).sum())
+        self._nonfinite += step.nonfinite
+
+    def _say(self, kind: type[Said], tick: int, rows: int) -> Said:
+        """Return the reply on a tick's steps, which are where they belong now."""
         self._clock.mark("replay")
-        return ChunkCollected(
-            tick=request.tick,
-            rows=request.steps * self._spec.num_envs,
+        return kind(
+            tick=tick,
+            rows=rows,
             weight_version=self._actor.weight_version,
-            invalid_rows=invalid,
-            nonfinite=nonfinite,
+            invalid_rows=self._invalid,
+            nonfinite=self._nonfinite,
             episodes=self._episodes.take(),
             phases=self._clock.take(),
-        )
-
-    def _step(self, uniform: bool, weight_version: int) -> tuple[int, int]:
-        """Make one vector step and commit its rows; return how many are invalid, and how many not finite."""
-        shard, stepper, clock = self._shard, self._stepper, self._clock
-        head, slices = shard.head, shard.layout.slices
-        row = shard.rows[head]
-        for name, values in stepper.obs.items():
-            row[:, slices[obs_column(name)]] = values
-        clock.mark("replay")
-        action, env_action = self._actor.choose(stepper.obs, uniform)
-        clock.mark("action_select")
-        step = stepper.step(env_action, {name: row[:, slices["next_" + obs_column(name)]] for name in stepper.obs})
-        clock.mark("env_step")
-        row[:, slices["action"]] = action
-        row[:, slices["reward"]] = step.reward[:, None]
-        shard.terminated[head] = step.terminated
-        shard.truncated[head] = step.truncated
-        shard.valid[head] = step.valid
-        shard.cut[head] = False
-        shard.commit(weight_version)
-        self._episodes.add(step)
-        clock.mark("replay")
-        return int((~step.valid).sum()), step.nonfinite
-
-    def _add_moments(self, first: int, steps: int) -> None:
-        # A chunk may be longer than the ring only if settings allowed it; they do not.
-        positions = np.arange(first, first + steps) % self._shard.steps
-        valid = self._shard.valid[positions]
-        for name, moments in self._moments.items():
-            column = "reward" if name == "reward" else obs_column(name)
-            values = self._shard.rows[positions][valid][:, self._shard.layout.slices[column]]
-            moments.add(values)
-
-    def _pack(self, request: PackBatch) -> BatchPacked:
-        begin = perf_counter_ns()
-        settings, shard = self._settings, self._shard
-        generator = np.random.default_rng(spawn_seed(request.seed, Purpose.PACKING, request.tick, self._index))
-        out = self._batches.rows[request.slot][:, self._index]
-        discount = self._batches.discount[request.slot][:, self._index]
-        rows = draw(shard, discount.size, generator).reshape(discount.shape)
-        for step in range(len(rows)):
-            pack(shard, rows[step], settings.replay.n_step, settings.algorithm.gamma, out[step], discount[step])
-        header = self._batches.statistics[request.slot, self._index]
-        for name, part in statistics_slices(self._spec).items():
-            header[part] = self._moments[name].vector
-            self._moments[name].clear()
-        snapshot = shard.snapshot
-        versions = shard.weight_version[shard.ages()]
-        self._clock.mark("pack")
-        return BatchPacked(
-            tick=request.tick,
-            slot=request.slot,
-            rows_written=snapshot.written_steps * shard.num_envs,
-            rows_present=snapshot.present_steps * shard.num_envs,
-            version_min=int(versions.min()),
-            version_max=int(versions.max()),
-            begin_ns=begin,
-            end_ns=perf_counter_ns(),
         )
 
     def _save(self, request: Save) -> Saved:
@@ -192,16 +150,13 @@ class CollectorService:
         state |= {f"actor.{name}": values for name, values in self._actor.get_state().items()}
         state |= {f"episodes.{name}": values for name, values in self._episodes.get_state().items()}
         state |= {f"moments.{name}": moments.vector for name, moments in self._moments.items()}
-        files = (
-            save_arrays(directory / f"collector-{self._index}.safetensors", state),
-            save_replay(directory / f"replay-{self._index}.safetensors", self._shard),
-        )
-        return Saved(tick=request.tick, files=files)
+        own = save_arrays(directory / f"collector-{self._index}.safetensors", state)
+        return Saved(tick=request.tick, files=(own, *self._save_experience(directory)))
 
     def _restore(self, request: Restore) -> Restored:
         directory = Path(request.directory)
         if request.has_replay:
-            load_replay(directory / f"replay-{self._index}.safetensors", self._shard)
+            self._restore_experience(directory)
         self._is_reset = request.has_state and self._take_state(directory)
         if self._is_reset:
             return Restored()
@@ -209,8 +164,7 @@ class CollectorService:
             self._actor.reseed(request.vector_steps)
             self._stepper.vector_steps = request.vector_steps
         self._episodes.forget_running()
-        self._shard.mark_cut(np.ones(self._spec.num_envs, bool))
-        return Restored(note="environments restart their episodes; the break is marked in the replay")
+        return Restored(note=self._mark_break())
 
     def _take_state(self, directory: Path) -> bool:
         """Take back what `_save` wrote; return whether the envs themselves went on."""

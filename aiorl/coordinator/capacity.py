@@ -13,6 +13,7 @@ from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
 from aiorl.storage.batches import batch_layout
 from aiorl.storage.replay import replay_layout
+from aiorl.storage.rollouts import rollout_layout
 from aiorl.storage.weights import weights_layout
 
 _CGROUPS = (
@@ -28,7 +29,7 @@ _CGROUPS = (
 class Sizes:
     """Bytes of each block of shared memory."""
 
-    shard: int
+    experience: int
     batches: int
     weights: int
     collectors: int
@@ -36,9 +37,10 @@ class Sizes:
     @classmethod
     def of(cls, settings: RunSettings, spec: EnvSpec, policy_bytes: int) -> Sizes:
         """Return the sizes for these settings and this env."""
+        experience = rollout_layout(settings, spec) if settings.on_policy else replay_layout(settings, spec)
         return cls(
-            shard=replay_layout(settings, spec).nbytes,
-            batches=batch_layout(settings, spec).nbytes,
+            experience=experience.nbytes,
+            batches=0 if settings.on_policy else batch_layout(settings, spec).nbytes,
             weights=weights_layout(settings, policy_bytes).nbytes,
             collectors=settings.collection.collectors,
         )
@@ -46,7 +48,7 @@ class Sizes:
     @property
     def total(self) -> int:
         """Bytes of all blocks together."""
-        return self.shard * self.collectors + self.batches + self.weights
+        return self.experience * self.collectors + self.batches + self.weights
 
 
 def memory_available() -> tuple[int, str]:
@@ -70,14 +72,26 @@ def check_memory(settings: RunSettings, sizes: Sizes) -> None:
 
     """
     available, reason = memory_available()
-    if sizes.total > available:
-        raise SettingsError(
-            f"replay.capacity: the run needs {size_text(sizes.total)} of shared memory (replay"
-            f" {size_text(sizes.shard * sizes.collectors)} for replay.capacity={settings.replay.capacity}, batches"
-            f" {size_text(sizes.batches)} for learner.batch_size={settings.learner.batch_size} x"
-            f" learner.gradient_steps={settings.learner.gradient_steps}), but only {size_text(available)} are"
-            f" available ({reason})"
+    if sizes.total <= available:
+        return
+    experience, collection = size_text(sizes.experience * sizes.collectors), settings.collection
+    if settings.on_policy:
+        key = "collection.rollout_steps"
+        parts = (
+            f"{settings.rollout_slots} rollout slots of collection.rollout_steps={collection.rollout_steps} x"
+            f" env.num_envs={settings.env.num_envs}: {experience}"
         )
+    else:
+        key = "replay.capacity"
+        parts = (
+            f"replay {experience} for replay.capacity={settings.replay.capacity}, batches {size_text(sizes.batches)}"
+            f" for learner.batch_size={settings.learner.batch_size} x"
+            f" learner.gradient_steps={settings.learner.gradient_steps}"
+        )
+    raise SettingsError(
+        f"{key}: the run needs {size_text(sizes.total)} of shared memory ({parts}), but only {size_text(available)}"
+        f" are available ({reason})"
+    )
 
 
 def check_disk(settings: RunSettings, sizes: Sizes, checkpoint_bytes: int, run_dir: Path) -> None:
@@ -87,14 +101,15 @@ def check_disk(settings: RunSettings, sizes: Sizes, checkpoint_bytes: int, run_d
         SettingsError: with need and what there is.
 
     """
-    # The newest replay is whole before the one before it goes.
-    need = (settings.checkpoint.keep + 1) * checkpoint_bytes + 2 * sizes.shard * sizes.collectors
+    # The newest replay is whole before the one before it goes; rollouts are never saved.
+    replay = 0 if settings.on_policy else 2 * sizes.experience * sizes.collectors
+    need = (settings.checkpoint.keep + 1) * checkpoint_bytes + replay
     free = shutil.disk_usage(run_dir).free
     if need > free:
+        contents = f"{size_text(replay)} for the replay twice, and " if replay else ""
         raise SettingsError(
-            f"checkpoint.keep: checkpoints need up to {size_text(need)} on disk (twice the replay of"
-            f" replay.capacity={settings.replay.capacity}, and {settings.checkpoint.keep + 1} x"
-            f" {size_text(checkpoint_bytes)}), but {run_dir} has {size_text(free)} free"
+            f"checkpoint.keep: checkpoints need up to {size_text(need)} on disk ({contents}"
+            f"{settings.checkpoint.keep + 1} x {size_text(checkpoint_bytes)}), but {run_dir} has {size_text(free)} free"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aiorl.coordinator.offpolicy import call
+from aiorl.coordinator.dialogue import call
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.events import Evaluation
 from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate, EvaluatedEpisode, EvaluationBegun, PlayOn

@@ -38,7 +38,7 @@ def resumed_settings(
     ]
     if problems:
         raise SettingsError(problems)
-    start = start_position(found, settings)
+    start = start_position(found)
     reached = Schedule(settings, start).budget_reached(start.tick)
     seconds = settings.budget.seconds
     if reached is None and seconds is not None and found.manifest.seconds >= seconds:

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from aiorl.checkpoint.manifest import FORMAT, MANIFEST, Manifest, read_manifest
 from aiorl.checkpoint.store import CheckpointStore, Found
+from aiorl.coordinator.dialogue import Dialogue, call
 from aiorl.coordinator.directory import versions
-from aiorl.coordinator.offpolicy import OffPolicyDialogue, call
 from aiorl.coordinator.schedule import Position
 from aiorl.coordinator.team import Team
 from aiorl.coordinator.together import together
@@ -37,7 +37,7 @@ class Saver:
         self._settings, self._store, self._team = settings, store, team
         self._spec, self._writer, self._run = spec, writer, run
 
-    async def save(self, dialogue: OffPolicyDialogue, seconds: float, *, exact: bool = True) -> Path:
+    async def save(self, dialogue: Dialogue, seconds: float, *, exact: bool = True) -> Path:
         """Write a checkpoint of a drained dialogue and return its path.
 
         With `exact` false the collectors are gone: the learner writes their shards for them.
@@ -45,7 +45,7 @@ class Saver:
         schedule, tick = dialogue.schedule, dialogue.tick
         position = schedule.position(tick)
         draft = await self._writer.run(lambda: self._store.begin(tick))
-        pending = () if not self._has_pending(position) else (dialogue.weights.find(position.previous_version),)
+        pending = tuple(dialogue.weights.find(version) for version in position.pending_versions)
         workers = self._team.workers if exact else [self._team.learner]
         saved = await together(
             call(
@@ -67,7 +67,7 @@ class Saver:
             env_steps=schedule.env_steps(tick),
             gradient_steps=schedule.gradient_steps(tick),
             weight_version=position.weight_version,
-            previous_version=position.previous_version,
+            previous_versions=position.previous_versions,
             replay_from_env_steps=position.replay_from_env_steps,
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -80,24 +80,20 @@ class Saver:
         )
         return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
 
-    def _has_pending(self, position: Position) -> bool:
-        # With lead 1 the next chunk acts with the policy before the last update.
-        return self._settings.collection.lead == 1 and position.previous_version != position.weight_version
 
-
-def start_position(found: Found, settings: RunSettings) -> Position:
+def start_position(found: Found) -> Position:
     """Return where a run goes on from a checkpoint."""
     manifest = found.manifest
     return Position(
         tick=manifest.tick,
         weight_version=manifest.weight_version,
-        previous_version=manifest.previous_version if settings.collection.lead == 1 else manifest.weight_version,
+        previous_versions=manifest.previous_versions,
         replay_from_env_steps=manifest.replay_from_env_steps if manifest.has_replay else manifest.env_steps,
     )
 
 
 async def restore(
-    found: Found, chunk_steps: int, dialogue: OffPolicyDialogue, team: Team, spec: EnvSpec, log: RunLog
+    found: Found, steps_per_tick: int, dialogue: Dialogue, team: Team, spec: EnvSpec, log: RunLog
 ) -> None:
     """Bring a started team to a checkpoint.
 
@@ -111,20 +107,16 @@ async def restore(
     start = dialogue.schedule.start
     learner = team.learner
     weights = dialogue.weights.claim(start.weight_version, [learner.name])
-    pending: tuple[int, ...] = ()
-    pending_versions: tuple[int, ...] = ()
-    if start.previous_version != start.weight_version:
-        pending = (dialogue.weights.claim(start.previous_version, [learner.name]),)
-        pending_versions = (start.previous_version,)
+    pending = tuple(dialogue.weights.claim(version, [learner.name]) for version in start.pending_versions)
     to_learner = Restore(
         directory,
         weights=weights,
         weight_version=start.weight_version,
         pending=pending,
-        pending_versions=pending_versions,
+        pending_versions=start.pending_versions,
     )
     to_collector = Restore(
-        directory, has_replay=manifest.has_replay, has_state=manifest.exact, vector_steps=manifest.tick * chunk_steps
+        directory, has_replay=manifest.has_replay, has_state=manifest.exact, vector_steps=manifest.tick * steps_per_tick
     )
     requests = [to_collector] * len(team.collectors) + [to_learner]
     restored = await together(
@@ -142,7 +134,7 @@ async def restore(
         log.warning(note)
 
 
-async def warm_start(source: Path, dialogue: OffPolicyDialogue, team: Team, spec: EnvSpec) -> None:
+async def warm_start(source: Path, dialogue: Dialogue, team: Team, spec: EnvSpec) -> None:
     """Give a new run's learner the policy of a checkpoint, with its observation statistics.
 
     Raises:

@@ -26,7 +26,7 @@ class Team:
     """Enter it to create the shared blocks, leave it to end everything; `start` in between."""
 
     def __init__(self, settings: RunSettings, factory: WorkerFactory, run_dir: Path, log: RunLog) -> None:
-        self._settings, self._run_dir, self._log = settings, run_dir, log
+        self._settings, self.run_dir, self._log = settings, run_dir, log
         self._blocks = Blocks.create(settings.collection.collectors)
         self.collectors: list[WorkerHandle] = [
             factory.make("collector", index, self._blocks.for_collector(index))
@@ -73,10 +73,11 @@ class Team:
         assert isinstance(built, Built)
         sizes = Sizes.of(self._settings, spec, built.policy_bytes)
         check_memory(self._settings, sizes)
-        check_disk(self._settings, sizes, built.checkpoint_bytes, self._run_dir)
-        for block in self._blocks.replay:
-            block.reserve(sizes.shard)
-        self._blocks.batches.reserve(sizes.batches)
+        check_disk(self._settings, sizes, built.checkpoint_bytes, self.run_dir)
+        for block in self._blocks.experience:
+            block.reserve(sizes.experience)
+        if sizes.batches:
+            self._blocks.batches.reserve(sizes.batches)
         self._blocks.weights.reserve(sizes.weights)
         await together((worker.call(Attach(built.policy_bytes)) for worker in self.workers), cancel_others=True)
         return spec

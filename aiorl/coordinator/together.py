@@ -7,7 +7,6 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 async def together(coroutines: Iterable[Coroutine[Any, Any, T]], *, cancel_others: bool = False) -> list[T]:
@@ -36,21 +35,3 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]], *, cancel_other
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def both(vital: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """Run two coroutines side by side; when `vital` fails the other is cancelled, but never the other way round."""
-    first, second = asyncio.ensure_future(vital), asyncio.ensure_future(other)
-    either: list[asyncio.Future[Any]] = [first, second]
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_EXCEPTION)
-        if second.done() and not first.done():
-            await asyncio.wait([first])
-        if not second.done():
-            second.cancel()
-            await asyncio.wait([second])
-        return first.result(), second.result()
-    finally:
-        for task in either:
-            task.cancel()
-        await asyncio.gather(*either, return_exceptions=True)

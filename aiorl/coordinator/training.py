@@ -10,9 +10,11 @@ from typing import Any
 
 from aiorl.checkpoint.store import Found
 from aiorl.coordinator.control import Control
+from aiorl.coordinator.dialogue import Dialogue
 from aiorl.coordinator.directory import RunDirectory
 from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, write_evaluation
 from aiorl.coordinator.offpolicy import OffPolicyDialogue
+from aiorl.coordinator.onpolicy import OnPolicyDialogue
 from aiorl.coordinator.saving import Saver, restore, start_position, warm_start
 from aiorl.coordinator.schedule import Position, Schedule
 from aiorl.coordinator.team import Team
@@ -48,7 +50,7 @@ class Training:
         self._sinks = MetricsSinks(directory.path, writer, tensorboard=settings.telemetry.tensorboard)
         self._metrics = MetricsInterval(settings)
         self._factory = WorkerFactory(settings, env_factory, self._log)
-        start = Position() if found is None else start_position(found, settings)
+        start = Position() if found is None else start_position(found)
         self._schedule = Schedule(settings, start)
         self._clock = TrainingClock(0.0 if found is None else found.manifest.seconds)
         self._autosave = Autosave(settings, self._schedule.env_steps(start.tick))
@@ -95,11 +97,12 @@ class Training:
                 if spec is None:
                     team.stop_at_once = True
                     return "interrupted", f"{self._control.stop_reason} during start-up"
-                dialogue = OffPolicyDialogue(settings, team, self._schedule)
+                kind = OnPolicyDialogue if settings.on_policy else OffPolicyDialogue
+                dialogue: Dialogue = kind(settings, team, self._schedule)
                 saver = Saver(settings, self._directory.store, team, spec, self._writer, settings.name)
                 if self._found is not None:
                     manifest = self._found.manifest
-                    await restore(self._found, settings.collection.chunk_steps, dialogue, team, spec, self._log)
+                    await restore(self._found, settings.steps_per_tick, dialogue, team, spec, self._log)
                     self._sinks.cut_back(manifest.tick, manifest.env_steps)
                 elif settings.checkpoint.warm_start is not None:
                     await warm_start(Path(settings.checkpoint.warm_start), dialogue, team, spec)
@@ -123,7 +126,7 @@ class Training:
             finally:
                 self._clock.pause()
 
-    async def _until_end(self, dialogue: OffPolicyDialogue, saver: Saver, team: Team) -> tuple[State, str]:
+    async def _until_end(self, dialogue: Dialogue, saver: Saver, team: Team) -> tuple[State, str]:
         while True:
             # A learner that dies between updates ends the chunks under way: nothing will come of them.
             await team.unless_dead(dialogue.advance(self._may_collect, self._report), [team.learner])
@@ -179,7 +182,7 @@ class Training:
             self._sinks.write(record)
             self._emit(Progress(record))
 
-    async def _save(self, dialogue: OffPolicyDialogue, saver: Saver, *, exact: bool = True) -> None:
+    async def _save(self, dialogue: Dialogue, saver: Saver, *, exact: bool = True) -> None:
         if dialogue.tick in (0, self._saved_tick):
             return  # nothing that is not on disk already
         self._flush_metrics()  # a resume goes on from here, and so do its curves
@@ -190,9 +193,7 @@ class Training:
         self._log.info("checkpoint saved", path=str(self._checkpoint), env_steps=env_steps)
         self._emit(Saved(self._checkpoint, dialogue.tick, env_steps))
 
-    async def _save_after_failure(
-        self, error: AiorlError, dialogue: OffPolicyDialogue, saver: Saver, team: Team
-    ) -> None:
+    async def _save_after_failure(self, error: AiorlError, dialogue: Dialogue, saver: Saver, team: Team) -> None:
         """Save what the learner still has; the collectors' shards are memory that anyone can write out."""
         self._flush_metrics()
         if team.learner.state != "running":

@@ -14,10 +14,12 @@ from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog
 
 SERVICES = {
-    "collector": "aiorl.collector.service:CollectorService",
-    "learner": "aiorl.learner.service:LearnerService",
-    "evaluator": "aiorl.evaluation:EvaluatorService",
+    ("off_policy", "collector"): "aiorl.collector.replaying:ReplayCollector",
+    ("off_policy", "learner"): "aiorl.learner.offpolicy:OffPolicyLearnerService",
+    ("on_policy", "collector"): "aiorl.collector.rollouts:RolloutCollector",
+    ("on_policy", "learner"): "aiorl.learner.onpolicy:OnPolicyLearnerService",
 }
+EVALUATOR = "aiorl.evaluation:EvaluatorService"
 
 
 class WorkerFactory:
@@ -34,7 +36,8 @@ class WorkerFactory:
     def make(self, role: str, index: int, blocks: Blocks | None) -> WorkerHandle:
         """Make a worker, not started yet."""
         threads = self._budget.learner if role == "learner" else self._budget.collector
-        start = Start(role, index, SERVICES[role], self._text, threads, blocks, self._env_factory)
+        service = EVALUATOR if role == "evaluator" else SERVICES[self._settings.algorithm.family, role]
+        start = Start(role, index, service, self._text, threads, blocks, self._env_factory)
         runtime = self._settings.runtime
         if runtime.kind == "inline":
             return InlineWorker(start, runtime, self._log, self._executor)

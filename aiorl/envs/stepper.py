@@ -74,7 +74,7 @@ class VectorStepper:
         self._groups.write(obs, self.obs)
         self._awaits_reset[:] = False
         for name, values in self.obs.items():
-            self._refuse_nonfinite(_finite(values), f"observation {name} after reset")
+            self._require_finite(values, f"observation {name} after reset")
 
     def step(self, action: NDArray[np.float32], next_obs: Arrays) -> Step:
         """Step all envs with actions in env units; write each row's own next observation into `next_obs`.
@@ -84,7 +84,7 @@ class VectorStepper:
 
         """
         self.vector_steps += 1
-        self._refuse_nonfinite(_finite(action), "action of the policy")
+        self._require_finite(action, "action of the policy")
         actions = action.astype(self._action_space.dtype)
         # A bound that float32 cannot hold must not be passed by its rounding.
         np.clip(actions, self._action_space.low, self._action_space.high, out=actions)
@@ -176,7 +176,7 @@ class VectorStepper:
         fresh = self._groups.empty(self.num_envs)
         self._groups.write(obs, fresh)
         for name, values in fresh.items():
-            self._refuse_nonfinite(_finite(values) | ~envs, f"observation {name} after reset")
+            self._require_finite(np.where(envs[:, None], values, 0), f"observation {name} after reset")
             self.obs[name][envs] = values[envs]
 
     def _nonfinite(self, next_obs: Arrays, reward: NDArray[Any]) -> Flags:
@@ -186,25 +186,24 @@ class VectorStepper:
         if self._mode is AutoresetMode.SAME_STEP:
             checks += [(f"observation {name}", values) for name, values in self.obs.items()]
         for what, values in checks:
-            finite = _finite(values)
             if not self._end_episode_on_nonfinite:
-                self._refuse_nonfinite(finite, what)
-            broken |= ~finite
+                self._require_finite(values, what)
+            elif not _all_finite(values):
+                broken |= ~np.isfinite(values).all(axis=1)
         return broken
 
-    def _refuse_nonfinite(self, finite: Flags, what: str) -> None:
-        if not finite.all():
-            envs = np.flatnonzero(~finite)
+    def _require_finite(self, values: NDArray[np.float32], what: str) -> None:
+        """Check an array `(num_envs, size)`."""
+        if not _all_finite(values):
+            envs = np.flatnonzero(~np.isfinite(values).all(axis=1))
             raise EnvError(
                 f"{what} is not finite in env {int(envs[0])}"
                 f"{f' and {len(envs) - 1} more' if len(envs) > 1 else ''} at vector step {self.vector_steps}"
             )
 
 
-def _finite(values: NDArray[np.float32]) -> Flags:
-    """Return which rows are finite, `(n, size)` → `(n,)`."""
-    finite: Flags = np.asarray(np.isfinite(values).all(axis=1))
-    return finite
+def _all_finite(values: NDArray[np.float32]) -> bool:
+    return bool(np.isfinite(values).all())
 
 
 def _autoreset_mode(env: VectorEnv[Any, Any, Any], settings: EnvSettings) -> AutoresetMode:

@@ -1,26 +1,28 @@
-"""The learner's service: updates, publications, its part of a checkpoint."""
+"""The learner's service: what every kind of learner is, whatever it trains on."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import make_learner
-from aiorl.checkpoint.replay_file import save_replay
 from aiorl.checkpoint.tensors import load_arrays, save_arrays
 from aiorl.errors import CheckpointError, ProtocolError
-from aiorl.learner.staging import Staging
+from aiorl.learner.device import pick_device
 from aiorl.protocol import (
     Attach,
     Attached,
     Build,
     Built,
+    FileRecord,
     Measure,
     Message,
     Publish,
@@ -33,18 +35,17 @@ from aiorl.protocol import (
     Saved,
     TrainerDone,
     Update,
+    UpdateOnRollouts,
 )
-from aiorl.service import Assignment, Purpose, RefusedError, seed_number
-from aiorl.storage.batches import BatchSlots, batch_layout, fresh_moments, statistics_slices
-from aiorl.storage.replay import ReplayShard, replay_layout
-from aiorl.storage.rows import RowLayout
+from aiorl.service import Assignment, Blocks, Purpose, seed_number
+from aiorl.storage.moments import fresh_moments, statistics_slices
 from aiorl.storage.weights import WeightSlots, weights_layout
 
 POLICY_FILE = "policy.safetensors"
 LEARNER_FILE = "learner.safetensors"
 
 
-class LearnerService:
+class LearnerService(ABC):
     """Owns the networks, the statistics of observations, and the published policy's bytes."""
 
     def __init__(self, assignment: Assignment) -> None:
@@ -60,10 +61,8 @@ class LearnerService:
     def handle(self, request: Requests) -> Message:
         """Carry out a request."""
         match request:
-            case Update():
-                reply: Message = self._update(request)
             case Build():
-                reply = self._build(request)
+                reply: Message = self._build(request)
             case Attach():
                 reply = self._attach(request)
             case Publish():
@@ -74,12 +73,26 @@ class LearnerService:
             case Restore():
                 reply = self._restore(request)
             case _:
-                raise ProtocolError(f"a learner does not answer {type(request).__name__}")
+                if (done := self._work(request)) is None:
+                    raise ProtocolError(f"a {type(self).__name__} does not answer {type(request).__name__}")
+                reply = done
         self._idle_since = perf_counter_ns()
         return reply
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Nothing of a learner outlives its process."""
+
+    @abstractmethod
+    def _map(self, blocks: Blocks) -> None:
+        """Map the memory that experience comes from."""
+
+    @abstractmethod
+    def _work(self, request: Requests) -> TrainerDone | None:
+        """Carry out an update of this kind's own; None where the request is none."""
+
+    def _save_shards(self, directory: Path) -> list[FileRecord]:
+        """Write the steps that belong to a checkpoint, of collectors that are gone."""
+        return []
 
     def _build(self, request: Build) -> Built:
         self._spec = request.spec
@@ -88,30 +101,24 @@ class LearnerService:
         self._flat = flatten(self._learner.policy)
         self._moments = fresh_moments(request.spec)
         tensors = self._learner.tensors().values()
-        # Optimisers keep two moments of every parameter, which are not there before the first step.
-        learner_bytes = 3 * sum(tensor.nbytes for tensor in tensors) + 4 * self._flat.nbytes
+        # Optimisers keep two moments of every parameter, which are not there before the first step; and the
+        # policies that ticks to come act with are saved beside the newest.
+        policies = 4 + self._settings.lead
+        learner_bytes = 3 * sum(tensor.nbytes for tensor in tensors) + policies * self._flat.nbytes
         return Built(policy_bytes=self._flat.nbytes, checkpoint_bytes=learner_bytes)
 
     def _attach(self, request: Attach) -> Attached:
-        settings, blocks = self._settings, self._assignment.blocks
+        blocks = self._assignment.blocks
         assert blocks is not None
-        slots = BatchSlots.on(blocks.batches.map(batch_layout(settings, self._spec).nbytes), settings, self._spec)
-        weights = blocks.weights.map(weights_layout(settings, request.policy_bytes).nbytes)
-        self._weights = WeightSlots.on(weights, settings, request.policy_bytes)
-        self._statistics = slots.statistics
-        nbytes = replay_layout(settings, self._spec).nbytes
-        self._shards = [ReplayShard(block.map(nbytes), settings, self._spec) for block in blocks.replay]
-        self._staging = Staging(slots, RowLayout.of(self._spec), self._device)
+        self._map(blocks)
+        weights = blocks.weights.map(weights_layout(self._settings, request.policy_bytes).nbytes)
+        self._weights = WeightSlots.on(weights, self._settings, request.policy_bytes)
         blocks.close()
         return Attached()
 
-    def _update(self, request: Update) -> TrainerDone:
-        begin = perf_counter_ns()
-        self._merge_statistics(request.slot)
-        batches = self._staging.stage(request.slot)
-        staged = perf_counter_ns()
-        total = torch.stack([self._learner.gradient_step(batch) for batch in batches]).mean(dim=0)
-        metrics = total.tolist()  # waits for the device
+    def _done(self, request: Update | UpdateOnRollouts, measured: torch.Tensor, begin: int, staged: int) -> TrainerDone:
+        """Check what an update made, publish it, and report; `measured` are the learner's metrics."""
+        metrics = measured.tolist()  # waits for the device
         trained = perf_counter_ns()
         names = self._learner.metric_names
         if not np.isfinite(metrics).all():
@@ -130,9 +137,10 @@ class LearnerService:
             publish_ns=perf_counter_ns() - trained,
         )
 
-    def _merge_statistics(self, slot: int) -> None:
+    def _merge_statistics(self, headers: NDArray[np.float64]) -> None:
+        """Take the statistics of fresh observations, one header of each collector."""
         parts = statistics_slices(self._spec)
-        for header in self._statistics[slot]:  # in collector order, so that the sums are the same every time
+        for header in headers:  # in collector order, so that the sums are the same every time
             for name, moments in self._moments.items():
                 moments.merge(header[parts[name]])
         self._learner.set_moments(self._moments)
@@ -151,8 +159,7 @@ class LearnerService:
             state[f"pending.{number}"] = self._weights.policy[slot]
         files = [save_arrays(directory / POLICY_FILE, policy), save_arrays(directory / LEARNER_FILE, state)]
         if request.shards:
-            for index, shard in enumerate(self._shards):
-                files.append(save_replay(directory / f"replay-{index}.safetensors", shard, is_orphaned=True))
+            files += self._save_shards(directory)
         return Saved(tick=request.tick, files=tuple(files))
 
     def _restore(self, request: Restore) -> Restored:
@@ -175,22 +182,6 @@ class LearnerService:
         self._weight_version = request.weight_version
         self._publish(request.weights)
         return Restored()
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the torch device of a setting.
-
-    Raises:
-        RefusedError: this machine does not have it.
-
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise RefusedError("learner.device", f"{name}: this machine has {count or 'no'} CUDA device{'s' * (count > 1)}")
-    return device
 
 
 def _refuse_nonfinite(tensors: Mapping[str, torch.Tensor], what: str) -> None:

@@ -1,18 +1,22 @@
-"""Staging: a batch slot on the learner's device, cut into minibatches."""
+"""Staging: what an update trains on, on the learner's device."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aiorl.algorithms.interface import Batch
+from aiorl.algorithms.interface import Batch, Rollouts
+from aiorl.protocol import EnvSpec
 from aiorl.storage.batches import BatchSlots
-from aiorl.storage.rows import RowLayout
+from aiorl.storage.rollouts import RolloutSlot, value_group
+from aiorl.storage.rows import RowLayout, obs_column
 
 
-class Staging:
-    """On the CPU a slot is used where it lies; elsewhere it is copied over whole, once."""
+class BatchStaging:
+    """A batch slot, cut into minibatches. On the CPU it is used where it lies; elsewhere it is copied whole, once."""
 
     def __init__(self, slots: BatchSlots, layout: RowLayout, device: torch.device) -> None:
         self._slots, self._layout, self._device = slots, layout, device
@@ -37,3 +41,34 @@ class Staging:
             next_obs=part["next_obs"],
             next_critic_obs=part.get("next_critic_obs", part["next_obs"]),
         )
+
+
+class RolloutStaging:
+    """Rollouts of all collectors, side by side. On the CPU the only one is used where it lies."""
+
+    def __init__(self, spec: EnvSpec, device: torch.device) -> None:
+        self._critic_obs, self._device = obs_column(value_group(spec)), device
+
+    def stage(self, slots: list[RolloutSlot]) -> Rollouts:
+        """Return the rollouts of these slots, in their order."""
+
+        def column(name: str) -> torch.Tensor:
+            return self._side_by_side([slot.columns[name] for slot in slots], dim=1)
+
+        obs = column("obs")
+        return Rollouts(
+            obs=obs,
+            critic_obs=obs if self._critic_obs == "obs" else column(self._critic_obs),
+            action=column("action"),
+            log_prob=column("log_prob"),
+            reward=column("reward"),
+            terminated=column("terminated"),
+            truncated=column("truncated"),
+            valid=column("valid"),
+            next_critic_obs=column("next_" + self._critic_obs),
+            last_critic_obs=self._side_by_side([slot.last_obs for slot in slots], dim=0),
+        )
+
+    def _side_by_side(self, arrays: list[NDArray[Any]], dim: int) -> torch.Tensor:
+        tensors = [torch.from_numpy(values).to(self._device) for values in arrays]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import ClassVar, Literal
 
 from aiorl.errors import SettingsError
-from aiorl.settings.base import Section, Share
+from aiorl.settings.base import Count, Section, Share, Whole
 
 ENTRY_POINT_GROUP = "aiorl.algorithms"
 
@@ -26,7 +26,7 @@ class AlgorithmSettings(Section):
     gamma: Share = 0.99
     """Discount per env step."""
 
-    family: ClassVar[Literal["off_policy"]] = "off_policy"
+    family: ClassVar[Literal["off_policy", "on_policy"]] = "off_policy"
     """Which dialogue drives it."""
     policy: ClassVar[str]
     """`module:callable` that makes its acting policy from (these settings, EnvSpec)."""
@@ -34,6 +34,23 @@ class AlgorithmSettings(Section):
     """`module:callable` that makes its learner."""
     groups: ClassVar[tuple[str, ...]] = ("policy",)
     """The observation groups it uses where the env offers them."""
+
+    def contradictions(self) -> list[str]:
+        """Return a sentence, starting with the key, for everything here that cannot hold together."""
+        return []
+
+
+class OnPolicySettings(AlgorithmSettings):
+    """Base of the settings of an algorithm that trains on rollouts, each of them once."""
+
+    family: ClassVar[Literal["off_policy", "on_policy"]] = "on_policy"
+
+    max_policy_lag: Whole = 1
+    """Updates that a rollout's policy is behind the learner's, exactly; 0 is strictly on-policy, without overlap."""
+    epochs: Count = 5
+    """Passes over the rollouts of an update."""
+    minibatches: Count = 4
+    """Gradient steps of each pass."""
 
 
 @cache

@@ -32,3 +32,10 @@ Positive = Annotated[float, number, Field(gt=0)]
 NonNegative = Annotated[float, number, Field(ge=0)]
 Share = Annotated[float, number, Field(ge=0, le=1)]
 Real = Annotated[float, number]
+Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+off_policy = Field(json_schema_extra={"family": "off_policy"})
+"""Marks a field that only off-policy algorithms use."""
+on_policy = Field(json_schema_extra={"family": "on_policy"})
+"""Marks a field that only on-policy algorithms use."""

@@ -31,8 +31,9 @@ def sentences(error: ValidationError, model: type[BaseModel], origins: Origins) 
     found = error.errors(include_url=False)
     for item in found:
         path = tuple(str(part) for part in item["loc"])
+        kind = None
         if len(path) > 1 and path[0] == "algorithm" and path[1] in algorithms():
-            path = (path[0], *path[2:])  # pydantic puts the union's tag into the path
+            kind, path = path[1], (path[0], *path[2:])  # pydantic puts the union's tag into the path
         inside = [other for other in found if len(other["loc"]) > len(item["loc"])]
         if any(other["loc"][: len(item["loc"])] == item["loc"] for other in inside):
             continue  # the mistake is further inside, and has a sentence of its own
@@ -41,8 +42,17 @@ def sentences(error: ValidationError, model: type[BaseModel], origins: Origins) 
                 key = tuple(problem.split(":")[0].split("."))
                 result.append(_where(key, origins) + problem)
         else:
-            result.append(_where(path, origins) + _sentence(path, item, model))
+            result.append(_where(path, origins) + (_foreign(path, kind, item) or _sentence(path, item, model)))
     return list(dict.fromkeys(result))
+
+
+def _foreign(path: Path, kind: str | None, item: Any) -> str | None:
+    """Return a sentence on a key of another algorithm."""
+    if kind is None or item["type"] != "extra_forbidden":
+        return None
+    others = [name for name, settings in algorithms().items() if path[1] in settings.model_fields]
+    key = ".".join(path)
+    return f"{key}: is a setting of {', '.join(others)}; this run's algorithm is {kind}" if others else None
 
 
 def _sentence(path: Path, item: Any, model: type[BaseModel]) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, SerializeAsAny, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from aiorl.settings.algorithm import AlgorithmSettings, algorithms
+from aiorl.settings.algorithm import AlgorithmSettings, OnPolicySettings, algorithms
 from aiorl.settings.base import Section, Whole
+from aiorl.settings.contradictions import contradictions
 from aiorl.settings.sections import (
     BudgetSettings,
     CheckpointSettings,
@@ -65,9 +66,54 @@ class RunSettings(Section):
         return self.env.num_envs // self.collection.collectors
 
     @property
+    def on_policy(self) -> OnPolicySettings | None:
+        """The algorithm's settings where it is on-policy, else None."""
+        return self.algorithm if isinstance(self.algorithm, OnPolicySettings) else None
+
+    @property
+    def lead(self) -> int:
+        """Ticks that the collectors are ahead of the learner, exactly."""
+        return self.on_policy.max_policy_lag if self.on_policy else self.collection.lead
+
+    @property
+    def steps_per_tick(self) -> int:
+        """Steps of every env in one tick: a chunk, or a rollout."""
+        return self.collection.rollout_steps if self.on_policy else self.collection.chunk_steps
+
+    @property
     def env_steps_per_tick(self) -> int:
         """Env steps of one tick over all collectors."""
-        return self.env.num_envs * self.collection.chunk_steps
+        return self.env.num_envs * self.steps_per_tick
+
+    @property
+    def learning_starts(self) -> int:
+        """Env steps before the first update."""
+        return 0 if self.on_policy else self.collection.learning_starts
+
+    @property
+    def uniform_steps(self) -> int:
+        """Env steps that act uniformly at random."""
+        if self.on_policy:
+            return 0
+        collection = self.collection
+        return collection.learning_starts if collection.random_steps is None else collection.random_steps
+
+    @property
+    def gradient_steps_per_update(self) -> int:
+        """Gradient steps of one update."""
+        return self.on_policy.epochs * self.on_policy.minibatches if self.on_policy else self.learner.gradient_steps
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows that the gradient steps of one update see together."""
+        if self.on_policy:
+            return self.on_policy.epochs * self.env_steps_per_tick
+        return self.learner.gradient_steps * self.learner.batch_size
+
+    @property
+    def rollout_slots(self) -> int:
+        """Rollout slots of each collector."""
+        return self.collection.rollout_slots or self.lead + 1
 
     @property
     def rows_per_collector(self) -> int:
@@ -81,49 +127,8 @@ class RunSettings(Section):
 
     @property
     def replay_ratio(self) -> float:
-        """Gradient steps x batch size / env steps, once learning has started."""
-        return self.learner.gradient_steps * self.learner.batch_size / self.env_steps_per_tick
-
-
-def contradictions(settings: RunSettings) -> list[str]:
-    """Return a sentence, starting with the key, for everything that cannot hold together."""
-    env, collection, replay, learner = settings.env, settings.collection, settings.replay, settings.learner
-    problems = []
-    if env.num_envs % collection.collectors:
-        problems.append(
-            f"env.num_envs: {env.num_envs} envs do not divide by collection.collectors={collection.collectors}"
-        )
-    if learner.batch_size % collection.collectors:
-        problems.append(
-            f"learner.batch_size: {learner.batch_size} rows do not divide by"
-            f" collection.collectors={collection.collectors}"
-        )
-    held = settings.shard_steps * env.num_envs
-    if settings.shard_steps < max(collection.chunk_steps, replay.n_step):
-        problems.append(
-            f"replay.capacity: {replay.capacity} holds {settings.shard_steps} vector steps of {env.num_envs} envs,"
-            f" fewer than collection.chunk_steps={collection.chunk_steps} or replay.n_step={replay.n_step} need"
-        )
-    elif held < collection.learning_starts:
-        problems.append(
-            f"replay.capacity: {replay.capacity} (held: {held}) is less than"
-            f" collection.learning_starts={collection.learning_starts}"
-        )
-    elif held < learner.batch_size:
-        problems.append(f"replay.capacity: {replay.capacity} is less than learner.batch_size={learner.batch_size}")
-    budget = settings.budget
-    if budget.env_steps is None and budget.gradient_steps is None and budget.seconds is None:
-        problems.append("budget: set env_steps, gradient_steps or seconds, or the run would never end")
-    if budget.env_steps is not None:
-        last = -(-budget.env_steps // settings.env_steps_per_tick) * settings.env_steps_per_tick
-        if last < collection.learning_starts:
-            problems.append(
-                f"budget.env_steps: {budget.env_steps} ends the run before"
-                f" collection.learning_starts={collection.learning_starts}, so nothing would be learned"
-            )
-    if env.wrappers and env.vectorization == "vector_entry_point":
-        problems.append("env.wrappers: wrap single envs, so they need env.vectorization sync or async")
-    return problems
+        """Rows that gradient steps see / env steps, once learning has started."""
+        return self.rows_per_update / self.env_steps_per_tick
 
 
 if TYPE_CHECKING:

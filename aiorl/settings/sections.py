@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from aiorl.settings.base import Count, Positive, Section, Whole, number
+from aiorl.settings.base import Count, Positive, Section, Whole, number, off_policy, on_policy
 
 Vectorization = Literal["auto", "sync", "async", "vector_entry_point"]
 
@@ -34,37 +34,36 @@ class CollectionSettings(Section):
     """How experience is collected."""
 
     collectors: Count = 1
-    """Collector processes; each steps its share of the envs and owns a replay shard."""
-    chunk_steps: Count = 1
+    """Collector processes; each steps its share of the envs."""
+    chunk_steps: Annotated[Count, off_policy] = 1
     """Steps of every env between two packs."""
-    lead: Annotated[Literal[0, 1], number] = 1
+    lead: Annotated[Literal[0, 1], number, off_policy] = 1
     """Chunks that the collectors are ahead of the learner: 0 strict, 1 overlapped."""
-    learning_starts: Whole = 1_000
+    learning_starts: Annotated[Whole, off_policy] = 1_000
     """Env steps before the first update."""
-    random_steps: Whole | None = None
+    random_steps: Annotated[Whole | None, off_policy] = None
     """Env steps that act uniformly at random; null takes learning_starts."""
-
-    @property
-    def uniform_steps(self) -> int:
-        """Env steps that act uniformly at random."""
-        return self.learning_starts if self.random_steps is None else self.random_steps
+    rollout_steps: Annotated[Count, on_policy] = 24
+    """Steps of every env in one rollout, which act under one weight version."""
+    rollout_slots: Annotated[Count | None, on_policy] = None
+    """Rollouts that each collector has room for; null takes algorithm.max_policy_lag + 1, and more are never full."""
 
 
 class ReplaySettings(Section):
-    """The replay memory."""
+    """The replay memory of off-policy algorithms."""
 
-    capacity: Count = 1_000_000
+    capacity: Annotated[Count, off_policy] = 1_000_000
     """Transitions kept over all collectors; rounded down to whole vector steps."""
-    n_step: Count = 1
+    n_step: Annotated[Count, off_policy] = 1
     """Steps of reward summed into one transition."""
 
 
 class LearnerSettings(Section):
     """The learner process."""
 
-    batch_size: Count = 256
+    batch_size: Annotated[Count, off_policy] = 256
     """Transitions per gradient step."""
-    gradient_steps: Count = 1
+    gradient_steps: Annotated[Count, off_policy] = 1
     """Gradient steps per tick."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Torch device: auto (cuda where there is one), cpu, or cuda:n."""
@@ -118,6 +117,8 @@ class TelemetrySettings(Section):
     """Ticks between two metrics records instead; makes their number independent of the machine's speed."""
     tensorboard: bool = True
     """Write TensorBoard event files beside metrics.jsonl."""
+    dump_rollouts: Annotated[bool, on_policy] = False
+    """Write every rollout that was trained on to rollouts/<tick>-<collector>.safetensors; for debugging: it is much."""
 
 
 class RuntimeSettings(Section):

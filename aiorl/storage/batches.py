@@ -9,37 +9,25 @@ from numpy.typing import NDArray
 
 from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
-from aiorl.storage.layout import Field, Layout, columns
-from aiorl.storage.moments import Moments
+from aiorl.storage.layout import Field, Layout
+from aiorl.storage.moments import statistics_size
 from aiorl.storage.rows import RowLayout
 
 
 def batch_slot_count(settings: RunSettings) -> int:
     """Return how many batch slots a run needs: one being packed, and with lead 1 another being trained on."""
-    return settings.collection.lead + 1
-
-
-def statistics_slices(spec: EnvSpec) -> dict[str, slice]:
-    """Return where the moments of each observation group, and of the reward, lie in a slot's header."""
-    sizes = {group.name: 1 + 3 * group.size for group in spec.groups}
-    return columns(sizes | {"reward": 1 + 3})
-
-
-def fresh_moments(spec: EnvSpec) -> dict[str, Moments]:
-    """Return empty moments for each observation group and the reward."""
-    return {group.name: Moments(group.size) for group in spec.groups} | {"reward": Moments(1)}
+    return settings.lead + 1
 
 
 def batch_layout(settings: RunSettings, spec: EnvSpec) -> Layout:
     """Return the layout of all batch slots: `[slot, gradient_step, collector, row]`."""
     slots, collectors = batch_slot_count(settings), settings.collection.collectors
     shape = (slots, settings.learner.gradient_steps, collectors, settings.rows_per_collector)
-    header = max(part.stop for part in statistics_slices(spec).values())
     return Layout(
         (
             Field("rows", (*shape, RowLayout.of(spec).width), "float32"),
             Field("discount", shape, "float32"),
-            Field("statistics", (slots, collectors, header), "float64"),
+            Field("statistics", (slots, collectors, statistics_size(spec)), "float64"),
         )
     )
 

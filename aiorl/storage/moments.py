@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aiorl.protocol import EnvSpec
+from aiorl.storage.layout import columns
+
 
 class Moments:
     """Moments of vectors `(size,)`, all in one float64 vector `(1 + 3 * size,)` that can travel as it is."""
@@ -65,3 +68,18 @@ class Moments:
     def clear(self) -> None:
         """Forget everything."""
         self.vector[:] = 0
+
+
+def fresh_moments(spec: EnvSpec) -> dict[str, Moments]:
+    """Return empty moments for each observation group and the reward."""
+    return {group.name: Moments(group.size) for group in spec.groups} | {"reward": Moments(1)}
+
+
+def statistics_slices(spec: EnvSpec) -> dict[str, slice]:
+    """Return where the moments of each observation group, and of the reward, lie in a slot's header."""
+    return columns({name: moments.vector.size for name, moments in fresh_moments(spec).items()})
+
+
+def statistics_size(spec: EnvSpec) -> int:
+    """Return how many float64 numbers such a header has."""
+    return sum(1 + 3 * moments.size for moments in fresh_moments(spec).values())

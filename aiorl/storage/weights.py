@@ -13,8 +13,8 @@ from aiorl.storage.layout import Field, Layout, aligned
 
 
 def weight_slot_count(settings: RunSettings) -> int:
-    """Return how many weight slots a run needs: one being read, one being written."""
-    return 2
+    """Return how many weight slots a run needs: one for each tick under way or to come, and one being written."""
+    return max(settings.lead, 1) + 1
 
 
 def weights_layout(settings: RunSettings, policy_bytes: int) -> Layout:

@@ -55,10 +55,10 @@ class MetricsInterval:
         }
         env_steps = sum(chunk.rows for report in reports for chunk in report.chunks)
         updates = [report for report in reports if report.update is not None]
-        gradient_steps = len(updates) * self._settings.learner.gradient_steps
+        gradient_steps = len(updates) * self._settings.gradient_steps_per_update
         record["rate/env_steps_per_s"] = env_steps / elapsed
         record["rate/gradient_steps_per_s"] = gradient_steps / elapsed
-        record["rate/replay_ratio"] = gradient_steps * self._settings.learner.batch_size / env_steps
+        record["rate/replay_ratio"] = len(updates) * self._settings.rows_per_update / env_steps
         record |= _episodes([chunk.episodes for report in reports for chunk in report.chunks], last)
         record["env/invalid_rows"] = sum(chunk.invalid_rows for report in reports for chunk in report.chunks)
         record["env/nonfinite_rows"] = sum(chunk.nonfinite for report in reports for chunk in report.chunks)
@@ -67,6 +67,8 @@ class MetricsInterval:
         if last.packs:
             record["replay/rows"] = sum(pack.rows_present for pack in last.packs)
             record["replay/version_min"] = min(pack.version_min for pack in last.packs)
+        if self._settings.on_policy:
+            record["rollout/waiting"] = sum(report.waiting for report in reports) / len(reports)
         record["policy/version"] = last.weight_version
         # How many updates the chunk's policy was behind the learner's when the chunk was trained on.
         consumed_at = last.weight_version - (last.update is not None)

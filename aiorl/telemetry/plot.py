@@ -42,8 +42,8 @@ def draw_learning_curve(run_dir: Path, settings: RunSettings, evaluation_file: s
         capsize=4,
         label=f"evaluation, deterministic: {mean:.4g}",
     )
-    starts = settings.collection.learning_starts
-    left.axvline(starts, color="grey", linewidth=0.8, linestyle=":", label="learning starts")
+    if starts := settings.learning_starts:
+        left.axvline(starts, color="grey", linewidth=0.8, linestyle=":", label="learning starts")
     left.set(xlabel="env steps", ylabel="episode return (raw rewards)")
     right.set(xlabel="seconds of training")
     for axes in (left, right):

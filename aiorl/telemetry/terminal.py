@@ -22,6 +22,7 @@ from aiorl.protocol import PhaseTimes
 from aiorl.settings import RunSettings
 
 PLAIN_INTERVAL_S = 5.0
+_ON_POLICY = {"policy/kl": "KL of an update", "rollout/waiting": "rollouts waiting"}
 
 
 class PlainView:
@@ -183,13 +184,14 @@ def number_texts(record: Mapping[str, float]) -> list[tuple[str, str]]:
         ("policy lag", number("policy/lag", "g")),
         ("critic loss", number("loss/critic", ".3g")),
         ("entropy", number("policy/entropy", ".3g")),
+        *((word, number(name, ".3g")) for name, word in _ON_POLICY.items() if name in record),
     ]
 
 
 def phase_text(record: Mapping[str, float]) -> Text:
     """Return the collector's time by phase, and the learner's."""
     shares = [(name, record.get(f"share/{name}", 0.0)) for name in PhaseTimes.__struct_fields__]
-    words = {"coordination": "wait"}  # for a command: nearly always for the learner
+    words = {"coordination": "wait", "replay": "store"}  # it waits for a command: nearly always for the learner
     collector = "  ".join(
         f"{words.get(name, name.replace('_', ' '))} {share:.0%}" for name, share in shares if share >= 0.005
     )

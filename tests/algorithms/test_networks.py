@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aiorl.algorithms.networks import EnsembleLinear, TwinCritic, linear, relu_mlp
+from aiorl.algorithms.networks import EnsembleLinear, TwinCritic, linear, mlp
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -70,7 +70,7 @@ def test_a_twin_critic_is_two_plain_networks_on_obs_and_action(hidden: tuple[int
 
 
 def test_a_relu_network_has_a_relu_after_every_layer() -> None:
-    network = relu_mlp(3, (8, 5), generator())
+    network = mlp(3, (8, 5), generator())
     first, second = network[0], network[2]
     values = randn(10, 3)
 
@@ -102,7 +102,7 @@ def test_equal_generators_give_equal_networks_and_no_global_one_is_used() -> Non
     before = torch.get_rng_state()
 
     first, same, other = (TwinCritic(3, (4, 4), generator(seed)).state_dict() for seed in (1, 1, 2))
-    actors = [relu_mlp(3, (4, 4), generator(1)).state_dict() for _ in range(2)]
+    actors = [mlp(3, (4, 4), generator(1)).state_dict() for _ in range(2)]
 
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[name], same[name]) for name in first)

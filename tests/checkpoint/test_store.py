@@ -19,6 +19,7 @@ from aiorl.errors import CheckpointError
 from aiorl.protocol import EnvSpec, FileRecord, Group
 
 FILES = ("policy", "learner", "collector-0", "replay-0", "replay-1")
+ON_POLICY = ("policy", "learner", "collector-0", "collector-1")
 
 
 def make_manifest(tick: int, files: tuple[FileRecord, ...], **changes: Any) -> Manifest:
@@ -29,7 +30,7 @@ def make_manifest(tick: int, files: tuple[FileRecord, ...], **changes: Any) -> M
         env_steps=16 * tick,
         gradient_steps=2 * tick,
         weight_version=tick,
-        previous_version=max(0, tick - 1),
+        previous_versions=(max(0, tick - 1),),
         replay_from_env_steps=0,
         seconds=1.5,
         created="2026-01-01T00:00:00+00:00",
@@ -43,15 +44,24 @@ def make_manifest(tick: int, files: tuple[FileRecord, ...], **changes: Any) -> M
     return msgspec.structs.replace(manifest, **changes)
 
 
-def write_draft(store: CheckpointStore, tick: int, value: float | None = None) -> tuple[Path, tuple[FileRecord, ...]]:
+def write_draft(
+    store: CheckpointStore, tick: int, value: float | None = None, wanted: tuple[str, ...] = FILES
+) -> tuple[Path, tuple[FileRecord, ...]]:
     draft = store.begin(tick)
     content = np.array([tick if value is None else value])
-    return draft, tuple(save_arrays(draft / f"{name}.safetensors", {"x": content}) for name in FILES)
+    return draft, tuple(save_arrays(draft / f"{name}.safetensors", {"x": content}) for name in wanted)
 
 
-def save(store: CheckpointStore, tick: int, keep: int = 3, value: float | None = None) -> Path:
-    draft, files = write_draft(store, tick, value)
-    return store.commit(draft, make_manifest(tick, files), keep)
+def save(
+    store: CheckpointStore,
+    tick: int,
+    keep: int = 3,
+    value: float | None = None,
+    wanted: tuple[str, ...] = FILES,
+    **changes: Any,
+) -> Path:
+    draft, files = write_draft(store, tick, value, wanted)
+    return store.commit(draft, make_manifest(tick, files, **changes), keep)
 
 
 def content(path: Path, name: str = "policy") -> float:
@@ -128,6 +138,24 @@ def test_only_the_newest_holds_the_replay_and_the_others_say_so(store: Checkpoin
     newest = store.newest_whole()
     assert newest.manifest.has_replay is True
     assert [content(newest.path, name) for name in ("replay-0", "replay-1")] == [3, 3]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_checkpoint_without_a_replay_of_its_own_stays_as_it_was(store: CheckpointStore, exact: bool) -> None:
+    versions = {"previous_versions": (1, 2, 3), "weight_version": 4, "exact": exact}
+    path = save(store, 4, wanted=ON_POLICY, **versions)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    for tick in (5, 6):
+        save(store, tick, wanted=ON_POLICY)
+
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    manifest = read_manifest(path)
+    assert (manifest.has_replay, manifest.exact, manifest.previous_versions) == (True, exact, (1, 2, 3))
+    assert [file.name for file in manifest.files] == [f"{name}.safetensors" for name in ON_POLICY]
+    shutil.rmtree(store.folder / "6")
+    shutil.rmtree(store.folder / "5")
+    assert store.newest_whole().manifest == manifest  # whoever goes on from it misses nothing
 
 
 def test_a_folder_that_is_not_there_holds_nothing(store: CheckpointStore) -> None:
@@ -281,6 +309,8 @@ def break_it(path: Path, how: str) -> None:
             manifest.write_bytes(b"7")
         case "foreign":
             manifest.write_text(json.dumps({"name": "somebody else's manifest", "version": 3}))
+        case "older format":
+            manifest.write_text(json.dumps(data | {"format": FORMAT - 1, "previous_version": 2}))
         case "newer format":
             manifest.write_text(json.dumps(data | {"format": FORMAT + 1, "something": "new"}))
         case "unknown key":
@@ -290,6 +320,8 @@ def break_it(path: Path, how: str) -> None:
             manifest.write_text(json.dumps(data))
         case "wrong type":
             manifest.write_text(json.dumps(data | {"tick": "three"}))
+        case "one previous version":
+            manifest.write_text(json.dumps(data | {"previous_versions": 2}))
         case "a file":
             for each in path.iterdir():
                 each.unlink()
@@ -307,11 +339,13 @@ SENTENCES = {
     "no JSON": r"manifest\.json: is no manifest",
     "a list": r"manifest\.json: is no manifest",
     "a number": r"manifest\.json: is no manifest",
-    "foreign": r"manifest\.json: has format None; this version reads 1",
-    "newer format": r"manifest\.json: has format 2; this version reads 1",
+    "foreign": r"manifest\.json: has format None; this version reads 2",
+    "older format": r"manifest\.json: has format 1; this version reads 2",
+    "newer format": r"manifest\.json: has format 3; this version reads 2",
     "unknown key": r"manifest\.json: is no manifest.*surprise",
     "missing key": r"manifest\.json: is no manifest.*weight_version",
     "wrong type": r"manifest\.json: is no manifest.*tick",
+    "one previous version": r"manifest\.json: is no manifest.*previous_versions",
     "a file": r"no checkpoint: manifest\.json cannot be read",
 }
 

@@ -38,5 +38,10 @@ def aiorl(*arguments: str, cwd: Path, **environ: str) -> tuple[int, str, str]:
     return finish(start(*arguments, cwd=cwd, **environ))
 
 
-def run_small(*overrides: str, cwd: Path, **environ: str) -> tuple[int, str, str]:
-    return aiorl("run", *SMALL, *overrides, "--run-dir", "run", cwd=cwd, **environ)
+def small(algorithm: str = "sac") -> list[str]:
+    """The arguments of a small run."""
+    return [f"{algorithm}/pendulum", *SMALL[algorithm]]
+
+
+def run_small(*overrides: str, cwd: Path, algorithm: str = "sac", **environ: str) -> tuple[int, str, str]:
+    return aiorl("run", *small(algorithm), *overrides, "--run-dir", "run", cwd=cwd, **environ)

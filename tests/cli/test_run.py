@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from aiorl.telemetry.sinks import read_metrics
-from tests.cli.helpers import aiorl, finish, run_small, start
-from tests.conftest import SMALL
+from tests.cli.helpers import aiorl, finish, run_small, small, start
+from tests.conftest import steps_of
 
 
 def first_lines(process: subprocess.Popen[str], wanted: str) -> None:
@@ -25,18 +25,21 @@ def first_lines(process: subprocess.Popen[str], wanted: str) -> None:
     raise AssertionError(f"no line with {wanted!r}: {process.stderr and process.stderr.read()}")
 
 
-def test_a_run_explains_itself(tmp_path: Path) -> None:
-    code, out, err = run_small("evaluation.at_end=true", "telemetry.tensorboard=true", cwd=tmp_path)
+def test_a_run_explains_itself(tmp_path: Path, algorithm: str) -> None:
+    code, out, err = run_small(
+        "evaluation.at_end=true", "telemetry.tensorboard=true", cwd=tmp_path, algorithm=algorithm
+    )
     assert code == 0, err
     assert "env steps 400" in out and "Traceback" not in err
     assert err.splitlines()[-1] == "aiorl: look at run, or `aiorl evaluate run`"
     run_dir = tmp_path / "run"
+    steps = 44 if algorithm == "sac" else 50
     status = json.loads((run_dir / "status.json").read_text())
     assert status["state"] == "completed" and status["env_steps"] == 400 and status["tick"] == 25
-    assert status["gradient_steps"] == 44 and status["error"] is None
+    assert status["gradient_steps"] == steps and status["error"] is None
     records = read_metrics(run_dir / "metrics.jsonl")
     assert [record["tick"] for record in records] == [5, 10, 15, 20, 25]
-    assert records[-1]["env_steps"] == 400 and records[-1]["gradient_steps"] == 44
+    assert records[-1]["env_steps"] == 400 and records[-1]["gradient_steps"] == steps
     for record in records:
         assert sum(value for name, value in record.items() if name.startswith("share/")) == pytest.approx(1)
     environment = json.loads((run_dir / "environment.json").read_text())
@@ -62,8 +65,8 @@ def test_a_run_explains_itself(tmp_path: Path) -> None:
     assert code == 0, err
     ticks = [record["tick"] for record in read_metrics(run_dir / "metrics.jsonl")]
     assert ticks == sorted(set(ticks)) and ticks[-1] == 32
-    code, _, err = aiorl("resume", "run", "learner.batch_size=64", "budget.env_steps=600", cwd=tmp_path)
-    assert code == 2 and err.startswith("aiorl: learner.batch_size: 64 is not what this run was started with (32)")
+    code, _, err = aiorl("resume", "run", "algorithm.gamma=0.5", "budget.env_steps=600", cwd=tmp_path)
+    assert code == 2 and err.startswith("aiorl: algorithm.gamma: 0.5 is not what this run was started with (0.99)")
 
     code, out, err = aiorl("evaluate", "run", "--episodes", "3", cwd=tmp_path)
     assert code == 0 and json.loads(out)["episodes"] == 3, err
@@ -74,16 +77,18 @@ def test_a_run_explains_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "to_group"),
+    ("algorithm", "number", "code", "to_group"),
     [
-        (signal.SIGINT, 130, True),
-        (signal.SIGINT, 130, False),
-        (signal.SIGTERM, 143, False),
-        (signal.SIGHUP, 129, False),
+        ("sac", signal.SIGINT, 130, True),
+        ("appo", signal.SIGINT, 130, False),
+        ("appo", signal.SIGTERM, 143, True),
+        ("sac", signal.SIGHUP, 129, False),
     ],
 )
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: int, code: int, to_group: bool) -> None:
-    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+def test_a_signal_saves_and_says_how_to_go_on(
+    tmp_path: Path, algorithm: str, number: int, code: int, to_group: bool
+) -> None:
+    process = start("run", *small(algorithm), "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "env steps")
     (os.killpg if to_group else os.kill)(process.pid, number)
     returned, _, err = finish(process, 20)
@@ -97,9 +102,9 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: int, code:
     assert f"{status['env_steps']:,} env steps" in out
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    slow = ["env.id=aiorl.testing:SlowEnv", "env.kwargs.seconds=0.2", "collection.chunk_steps=50"]
-    process = start("run", *SMALL, *slow, "--run-dir", "run", cwd=tmp_path)
+def test_a_second_signal_ends_at_once(tmp_path: Path, algorithm: str) -> None:
+    slow = ["env.id=aiorl.testing:SlowEnv", "env.kwargs.seconds=0.2", steps_of(algorithm, 50)]
+    process = start("run", *small(algorithm), *slow, "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "training in run")
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr is not None
@@ -111,7 +116,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_a_signal_during_start_up(tmp_path: Path) -> None:
-    process = start("run", *SMALL, "--run-dir", "run", cwd=tmp_path)
+    process = start("run", *small(), "--run-dir", "run", cwd=tmp_path)
     while not (tmp_path / "run" / "status.json").exists():
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
@@ -119,17 +124,21 @@ def test_a_signal_during_start_up(tmp_path: Path) -> None:
     assert code == 130 and "Traceback" not in err, err
 
 
-@pytest.mark.parametrize(("where", "code"), [("init", 3), ("reset", 4), ("step", 4)])
-def test_an_env_that_raises(tmp_path: Path, where: str, code: int) -> None:
-    returned, _, err = run_small("env.id=aiorl.testing:TrapEnv", f"env.kwargs.where={where}", cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("algorithm", "where", "code"), [("sac", "init", 3), ("appo", "reset", 4), ("sac", "step", 4), ("appo", "step", 4)]
+)
+def test_an_env_that_raises(tmp_path: Path, algorithm: str, where: str, code: int) -> None:
+    returned, _, err = run_small(
+        "env.id=aiorl.testing:TrapEnv", f"env.kwargs.where={where}", cwd=tmp_path, algorithm=algorithm
+    )
     assert returned == code, err
     assert err.count("Traceback (most recent call last)") == 1
     assert err.count("RuntimeError: the trap env has sprung") == 2, "in the traceback and in our line"
     assert "collector 0" in err and "EOFError" not in err and "aiorl/testing.py" in err
 
 
-def test_a_worker_killed_from_outside(tmp_path: Path) -> None:
-    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+def test_a_worker_killed_from_outside(tmp_path: Path, algorithm: str) -> None:
+    process = start("run", *small(algorithm), "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "env steps")
     workers = json.loads((tmp_path / "run" / "status.json").read_text())["workers"]
     os.kill(next(each["pid"] for each in workers if each["role"] == "learner"), signal.SIGKILL)
@@ -141,8 +150,8 @@ def test_a_worker_killed_from_outside(tmp_path: Path) -> None:
             os.kill(each["pid"], 0)
 
 
-def test_workers_die_with_a_killed_coordinator(tmp_path: Path) -> None:
-    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+def test_workers_die_with_a_killed_coordinator(tmp_path: Path, algorithm: str) -> None:
+    process = start("run", *small(algorithm), "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "env steps")
     workers = json.loads((tmp_path / "run" / "status.json").read_text())["workers"]
     pidfds = [os.pidfd_open(each["pid"]) for each in workers]
@@ -203,7 +212,7 @@ def test_doctor_and_settings(tmp_path: Path) -> None:
 
 
 def test_training_outlives_whoever_reads_its_output(tmp_path: Path) -> None:
-    process = start("run", *SMALL, "budget.env_steps=4000", "--run-dir", "run", cwd=tmp_path)
+    process = start("run", *small(), "budget.env_steps=4000", "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "training in run")
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
@@ -213,7 +222,7 @@ def test_training_outlives_whoever_reads_its_output(tmp_path: Path) -> None:
 
 
 def test_a_signal_is_obeyed_when_nobody_can_read_of_it(tmp_path: Path) -> None:
-    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+    process = start("run", *small(), "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "env steps")
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
@@ -226,7 +235,7 @@ def test_a_signal_is_obeyed_when_nobody_can_read_of_it(tmp_path: Path) -> None:
 
 def test_sigterm_to_everyone_still_saves(tmp_path: Path) -> None:
     """As service managers and schedulers do it: to each process of the group."""
-    process = start("run", *SMALL, "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
+    process = start("run", *small(), "budget.env_steps=1e8", "--run-dir", "run", cwd=tmp_path)
     first_lines(process, "env steps")
     workers = json.loads((tmp_path / "run" / "status.json").read_text())["workers"]
     for pid in [*(each["pid"] for each in workers), process.pid]:

@@ -35,8 +35,28 @@ def settings_with(**values: Any) -> RunSettings:
     return load_settings(overrides=["learner.batch_size=8", *overrides], environ={})
 
 
+def on_policy_with(**values: Any) -> RunSettings:
+    """Four envs, rollouts of four steps, 3 x 2 gradient steps an update, unless told otherwise."""
+    keys = {
+        "num_envs": "env.num_envs",
+        "rollout_steps": "collection.rollout_steps",
+        "lag": "algorithm.max_policy_lag",
+        "epochs": "algorithm.epochs",
+        "minibatches": "algorithm.minibatches",
+        "env_budget": "budget.env_steps",
+        "gradient_budget": "budget.gradient_steps",
+    }
+    wanted = {"num_envs": 4, "rollout_steps": 4, "lag": 1, "epochs": 3, "minibatches": 2, "env_budget": 10**6} | values
+    overrides = [f"{keys[name]}={'null' if value is None else value}" for name, value in wanted.items()]
+    return load_settings("appo/pendulum", overrides=overrides, environ={})
+
+
 def schedule(start: Position | None = None, **values: Any) -> Schedule:
     return Schedule(settings_with(**values), start or Position())
+
+
+def on_policy(start: Position | None = None, **values: Any) -> Schedule:
+    return Schedule(on_policy_with(**values), start or Position())
 
 
 def table(plan: Schedule, ticks: range) -> list[tuple[Any, ...]]:
@@ -155,7 +175,7 @@ def test_the_budget_that_is_reached_first_counts() -> None:
 
 def test_resumed_overlapped_the_next_chunk_acts_with_the_policy_before_the_last_update() -> None:
     position = schedule(lead=1).position(6)
-    assert position == Position(tick=6, weight_version=3, previous_version=2)
+    assert position == Position(tick=6, weight_version=3, previous_versions=(2,))
     assert table(schedule(position, lead=1), range(7, 11)) == [
         (7, True, False, 2, 4),
         (8, True, False, 3, 5),
@@ -166,14 +186,13 @@ def test_resumed_overlapped_the_next_chunk_acts_with_the_policy_before_the_last_
 
 def test_resumed_strict_the_next_chunk_acts_with_the_last_update() -> None:
     position = schedule(lead=0).position(6)
-    # A checkpoint of a strict run may hold no policy but the last.
-    for start in (position, replace(position, previous_version=position.weight_version)):
-        assert table(schedule(start, lead=0), range(7, 9)) == [(7, True, False, 3, 4), (8, True, False, 4, 5)]
+    assert position == Position(tick=6, weight_version=3)
+    assert table(schedule(position, lead=0), range(7, 9)) == [(7, True, False, 3, 4), (8, True, False, 4, 5)]
 
 
 def test_resumed_within_the_warm_up_it_goes_on() -> None:
     position = schedule().position(2)
-    assert position == Position(tick=2)
+    assert position == Position(tick=2, previous_versions=(0,))
     assert table(schedule(position), range(3, 7)) == [
         (3, False, True, 0, 0),
         (4, True, True, 0, 1),
@@ -184,7 +203,7 @@ def test_resumed_within_the_warm_up_it_goes_on() -> None:
 
 def test_without_its_replay_a_resumed_run_refills_it_first() -> None:
     # Tick 10 is 160 env steps; 64 more are there after tick 14.
-    start = Position(tick=10, weight_version=7, previous_version=6, replay_from_env_steps=160)
+    start = Position(tick=10, weight_version=7, previous_versions=(6,), replay_from_env_steps=160)
     assert table(schedule(start, lead=1), range(11, 18)) == [
         (11, False, False, 6, 7),
         (12, False, False, 7, 7),
@@ -194,7 +213,7 @@ def test_without_its_replay_a_resumed_run_refills_it_first() -> None:
         (16, True, False, 8, 10),
         (17, True, False, 9, 11),
     ]
-    assert table(schedule(replace(start, previous_version=7), lead=0), range(11, 17)) == [
+    assert table(schedule(replace(start, previous_versions=()), lead=0), range(11, 17)) == [
         (11, False, False, 7, 7),
         (12, False, False, 7, 7),
         (13, False, False, 7, 7),
@@ -206,7 +225,7 @@ def test_without_its_replay_a_resumed_run_refills_it_first() -> None:
 
 
 def test_a_lost_replay_refills_in_whole_ticks() -> None:
-    start = Position(tick=10, weight_version=7, previous_version=6, replay_from_env_steps=160)
+    start = Position(tick=10, weight_version=7, previous_versions=(6,), replay_from_env_steps=160)
     plan = schedule(start, learning_starts=65)
     assert [plan.trains(tick) for tick in (14, 15)] == [False, True]
     plan = schedule(start, learning_starts=0)
@@ -214,10 +233,113 @@ def test_a_lost_replay_refills_in_whole_ticks() -> None:
 
 
 def test_a_second_stop_in_a_refill_does_not_start_it_again() -> None:
-    start = Position(tick=10, weight_version=7, previous_version=6, replay_from_env_steps=160)
+    start = Position(tick=10, weight_version=7, previous_versions=(6,), replay_from_env_steps=160)
     position = schedule(start).position(12)
-    assert position == Position(tick=12, weight_version=7, previous_version=7, replay_from_env_steps=160)
+    assert position == Position(tick=12, weight_version=7, previous_versions=(7,), replay_from_env_steps=160)
     assert [schedule(position).trains(tick) for tick in (13, 14)] == [False, True]
+
+
+# On-policy: every tick trains, and acts with the version of the update `lag` before the last
+
+
+ACTS_WITH = {
+    0: [0, 1, 2, 3, 4, 5, 6, 7],
+    1: [0, 0, 1, 2, 3, 4, 5, 6],
+    2: [0, 0, 0, 1, 2, 3, 4, 5],
+    3: [0, 0, 0, 0, 1, 2, 3, 4],
+}
+every_lag = pytest.mark.parametrize("lag", ACTS_WITH)
+
+
+@every_lag
+def test_on_policy_every_rollout_is_as_old_as_the_lag_says(lag: int) -> None:
+    plan = on_policy(lag=lag)
+    assert table(plan, range(1, 9)) == [
+        (tick, True, False, acts_with, tick) for tick, acts_with in enumerate(ACTS_WITH[lag], 1)
+    ]
+    assert not plan.trains(0)
+    assert (plan.version_after(0), plan.learning_starts) == (0, 0)
+
+
+def test_on_policy_gradient_steps_are_epochs_times_minibatches() -> None:
+    plan = on_policy()
+    assert [plan.env_steps(tick) for tick in range(4)] == [0, 16, 32, 48]
+    assert [plan.gradient_steps(tick) for tick in range(4)] == [0, 6, 12, 18]
+    assert [on_policy(epochs=1, minibatches=1).gradient_steps(tick) for tick in range(4)] == [0, 1, 2, 3]
+    assert [on_policy(epochs=5, minibatches=8).gradient_steps(tick) for tick in range(3)] == [0, 40, 80]
+
+
+@pytest.mark.parametrize(("num_envs", "rollout_steps", "env_steps"), [(1, 1, 1), (16, 24, 384), (3, 7, 21)])
+def test_on_policy_a_tick_is_a_rollout_of_every_env(num_envs: int, rollout_steps: int, env_steps: int) -> None:
+    plan = on_policy(num_envs=num_envs, rollout_steps=rollout_steps, minibatches=1)
+    assert [plan.env_steps(tick) for tick in (0, 1, 5)] == [0, env_steps, 5 * env_steps]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "last", "reason"),
+    [
+        ({"env_budget": 48}, 3, "budget.env_steps=48"),
+        ({"env_budget": 49}, 4, "budget.env_steps=49"),
+        ({"env_budget": None, "gradient_budget": 12}, 2, "budget.gradient_steps=12"),
+        ({"env_budget": None, "gradient_budget": 13}, 3, "budget.gradient_steps=13"),
+        ({"env_budget": 160, "gradient_budget": 6}, 1, "budget.gradient_steps=6"),
+    ],
+)
+@every_lag
+def test_on_policy_a_budget_ends_on_a_whole_tick(budgets: dict[str, Any], last: int, reason: str, lag: int) -> None:
+    plan = on_policy(lag=lag, **budgets)
+    assert last_tick(plan) == last
+    assert plan.budget_reached(last) == reason
+
+
+# Where ticks 1, 2, 3 and 9 leave a run: the versions before the newest, and those of them that are to come.
+POSITIONS = {
+    0: {1: ((), ()), 2: ((), ()), 3: ((), ()), 9: ((), ())},
+    1: {1: ((0,), (0,)), 2: ((1,), (1,)), 3: ((2,), (2,)), 9: ((8,), (8,))},
+    2: {1: ((0, 0), (0,)), 2: ((0, 1), (0, 1)), 3: ((1, 2), (1, 2)), 9: ((7, 8), (7, 8))},
+    3: {1: ((0, 0, 0), (0,)), 2: ((0, 0, 1), (0, 1)), 3: ((0, 1, 2), (0, 1, 2)), 9: ((6, 7, 8), (6, 7, 8))},
+}
+
+
+@every_lag
+def test_on_policy_a_position_names_the_policies_that_ticks_to_come_act_with(lag: int) -> None:
+    for tick, (previous, pending) in POSITIONS[lag].items():
+        position = on_policy(lag=lag).position(tick)
+        assert position == Position(tick=tick, weight_version=tick, previous_versions=previous)
+        assert position.pending_versions == pending
+
+
+@every_lag
+def test_at_the_very_start_nothing_is_pending(lag: int) -> None:
+    position = on_policy(lag=lag).position(0)
+    assert position == Position(previous_versions=(0,) * lag)
+    assert position.pending_versions == ()
+
+
+@every_lag
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_on_policy_a_resumed_run_acts_with_what_was_pending(lag: int, stop: int) -> None:
+    resumed = on_policy(on_policy(lag=lag).position(stop), lag=lag)
+    acts_with = ACTS_WITH[lag][stop:]
+    assert table(resumed, range(stop + 1, 9)) == [
+        (tick, True, False, version, tick) for tick, version in enumerate(acts_with, stop + 1)
+    ]
+    assert [resumed.gradient_steps(tick) for tick in (stop, stop + 1)] == [6 * stop, 6 * (stop + 1)]
+
+
+@every_lag
+def test_on_policy_stopped_again_sooner_than_the_lag_nothing_is_forgotten(lag: int) -> None:
+    plan = on_policy(lag=lag)
+    for tick in range(1, 8):  # stopped after each tick
+        plan = on_policy(plan.position(tick), lag=lag)
+        assert plan.acting_version(tick + 1) == ACTS_WITH[lag][tick]
+        assert plan.position(tick) == on_policy(lag=lag).position(tick)
+
+
+def test_pending_versions_are_each_named_once_and_never_the_newest() -> None:
+    assert Position(9, 4, (2, 2, 3, 4)).pending_versions == (2, 3)
+    assert Position(9, 4, (4, 4)).pending_versions == ()
+    assert Position(9, 4).pending_versions == ()
 
 
 # Always
@@ -234,19 +356,40 @@ plans = st.fixed_dictionaries(
         "gradient_budget": st.none() | st.integers(1, 200),
     }
 )
+on_policy_plans = st.fixed_dictionaries(
+    {
+        "num_envs": st.integers(1, 40),
+        "rollout_steps": st.integers(1, 8),
+        "lag": st.integers(0, 6),
+        "epochs": st.integers(1, 5),
+        "minibatches": st.just(1),
+        "env_budget": st.integers(400, 4000),
+        "gradient_budget": st.none() | st.integers(1, 200),
+    }
+)
 always = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 @st.composite
-def starts(draw: Any) -> tuple[RunSettings, Position]:
-    """Settings, and a position that a run with them may start from: new, stopped, or with its replay lost."""
-    chosen = settings_with(**draw(plans))
-    position = Position()
+def stopped_runs(draw: Any) -> tuple[RunSettings, Position, list[int]]:
+    """Settings, a position that a run with them may start from, and the versions after each tick until there.
+
+    The run is new, or was stopped once or twice, or lost its replay.
+    """
+    chosen = draw(plans.map(lambda plan: settings_with(**plan)) | on_policy_plans.map(lambda p: on_policy_with(**p)))
+    position, versions = Position(), [0]
     for _ in range(draw(st.integers(0, 2))):
-        position = Schedule(chosen, position).position(position.tick + draw(st.integers(1, 60)))
-        if draw(st.booleans()):
-            position = replace(position, replay_from_env_steps=Schedule(chosen, position).env_steps(position.tick))
-    return chosen, position
+        plan = Schedule(chosen, position)
+        for tick in range(position.tick + 1, position.tick + 1 + draw(st.integers(1, 60))):
+            versions.append(versions[-1] + plan.trains(tick))
+        position = plan.position(len(versions) - 1)
+        if not chosen.on_policy and draw(st.booleans()):
+            position = replace(position, replay_from_env_steps=plan.env_steps(position.tick))
+    return chosen, position, versions
+
+
+def starts() -> st.SearchStrategy[tuple[RunSettings, Position]]:
+    return stopped_runs().map(lambda run: run[:2])
 
 
 def answers(plan: Schedule, tick: int) -> tuple[Any, ...]:
@@ -276,6 +419,22 @@ def test_stopped_and_resumed_is_straight_through(start: tuple[RunSettings, Posit
 
 
 @always
+@given(stopped_runs())
+def test_a_tick_acts_with_the_update_that_is_the_lead_before_the_last(
+    run: tuple[RunSettings, Position, list[int]],
+) -> None:
+    chosen, position, versions = run
+    plan = Schedule(chosen, position)
+    for tick in range(position.tick + 1, position.tick + 80):
+        wanted = max(tick - 1 - chosen.lead, 0)
+        assert plan.acting_version(tick) == versions[wanted]
+        versions.append(versions[-1] + plan.trains(tick))
+        assert plan.version_after(tick) == versions[tick]
+        to_come = {versions[max(each - 1 - chosen.lead, 0)] for each in range(tick + 1, tick + 2 + chosen.lead)}
+        assert {*plan.position(tick).pending_versions, versions[tick]} == to_come | {versions[tick]}
+
+
+@always
 @given(starts())
 def test_versions_never_go_back_and_never_lag_by_more_than_the_lead(start: tuple[RunSettings, Position]) -> None:
     chosen, position = start
@@ -285,7 +444,7 @@ def test_versions_never_go_back_and_never_lag_by_more_than_the_lead(start: tuple
         newest = plan.version_after(tick - 1)
         assert plan.version_after(tick) - newest == plan.trains(tick)
         assert plan.acting_version(tick) <= plan.acting_version(tick + 1)
-        assert newest - chosen.collection.lead <= plan.acting_version(tick) <= newest
+        assert newest - chosen.lead <= plan.acting_version(tick) <= newest
         assert plan.trains(tick) <= plan.trains(tick + 1)
         assert plan.is_uniform(tick) >= plan.is_uniform(tick + 1)
 
@@ -297,4 +456,4 @@ def test_nothing_is_trained_before_the_replay_holds_enough(start: tuple[RunSetti
     plan = Schedule(chosen, position)
     for tick in range(position.tick + 1, position.tick + 120):
         held = plan.env_steps(tick) - position.replay_from_env_steps
-        assert plan.trains(tick) == (held >= chosen.collection.learning_starts)
+        assert plan.trains(tick) == (held >= chosen.learning_starts)

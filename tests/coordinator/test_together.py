@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiorl.coordinator.together import both, together
+from aiorl.coordinator.together import together
 
 Gate = asyncio.Event
 
@@ -77,10 +77,6 @@ async def test_one_alone_is_fine() -> None:
 
 async def test_none_at_all_gives_no_results() -> None:
     assert await together([]) == []
-
-
-async def test_both_gives_two_results() -> None:
-    assert await both(Work(1, is_open=True)(), Work("x", is_open=True)()) == (1, "x")
 
 
 async def test_after_a_failure_the_others_are_awaited() -> None:

@@ -49,6 +49,23 @@ def replay(checkpoint: Path, index: int = 0) -> dict[str, NDArray[Any]]:
     return dict(load_file(checkpoint / f"replay-{index}.safetensors"))
 
 
+def rollouts(run_dir: Path, index: int = 0) -> dict[str, NDArray[Any]]:
+    """All rollouts of a collector that were trained on, one after another, with the columns of a replay."""
+    paths = sorted((run_dir / "rollouts").glob(f"*-{index}.safetensors"), key=lambda path: int(path.stem.split("-")[0]))
+    parts = [dict(load_file(path)) for path in paths]
+    columns = {
+        name: np.concatenate([part[name] for part in parts]) for name in parts[0] if not name.startswith("last_")
+    }
+    return columns | {"cut": np.zeros_like(columns["valid"]), "written_steps": np.array([len(columns["valid"])])}
+
+
+def experience(algorithm: str, run_dir: Path, index: int = 0) -> dict[str, NDArray[Any]]:
+    """What a collector's steps became: its replay, or (with telemetry.dump_rollouts) its rollouts."""
+    if algorithm == "appo":
+        return rollouts(run_dir, index)
+    return replay(run_dir / "checkpoints" / "latest", index)
+
+
 def valid_rows(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Valid rows of each env in time order, one after another: `(rows, …)`."""
     valid = columns["valid"].T

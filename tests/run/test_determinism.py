@@ -9,69 +9,70 @@ import pytest
 import uvloop
 
 from aiorl import Run, Started
-from tests.conftest import small_settings
+from tests.conftest import lead_of, small_settings
 from tests.run.helpers import assert_same_checkpoint, files, train
 
+LEADS = pytest.mark.parametrize(("algorithm", "lead"), [("sac", 0), ("sac", 1), ("appo", 0), ("appo", 1), ("appo", 2)])
 
-def checkpoint_of(tmp_path: Path, name: str, *overrides: str, loop: str = "asyncio") -> Path:
+
+def checkpoint_of(tmp_path: Path, name: str, *overrides: str, algorithm: str, loop: str = "asyncio") -> Path:
     factory = uvloop.new_event_loop if loop == "uvloop" else None
     with asyncio.Runner(loop_factory=factory) as runner:
-        outcome = runner.run(train(small_settings(*overrides), tmp_path / name))
+        outcome = runner.run(train(small_settings(*overrides, algorithm=algorithm), tmp_path / name))
     assert outcome.state == "completed" and outcome.checkpoint is not None
     return outcome.checkpoint
 
 
-@pytest.mark.parametrize("lead", [0, 1])
-@pytest.mark.parametrize("collectors", [1, 2])
-@pytest.mark.parametrize("normalise", ["false", "true"])
-def test_twice_the_same(tmp_path: Path, lead: int, collectors: int, normalise: str) -> None:
+@LEADS
+@pytest.mark.parametrize(("collectors", "normalise"), [(1, "false"), (2, "true")])
+def test_twice_the_same(tmp_path: Path, algorithm: str, lead: int, collectors: int, normalise: str) -> None:
     overrides = [
-        f"collection.lead={lead}",
+        lead_of(algorithm, lead),
         f"collection.collectors={collectors}",
         f"algorithm.normalise_observations={normalise}",
         "runtime.kind=inline",
     ]
-    one = checkpoint_of(tmp_path, "one", *overrides)
-    two = checkpoint_of(tmp_path, "two", *overrides)
+    one = checkpoint_of(tmp_path, "one", *overrides, algorithm=algorithm)
+    two = checkpoint_of(tmp_path, "two", *overrides, algorithm=algorithm)
     assert_same_checkpoint(one, two)
-    other = checkpoint_of(tmp_path, "other", *overrides, "seed=1")
+    other = checkpoint_of(tmp_path, "other", *overrides, "seed=1", algorithm=algorithm)
     same = [name for name, data in files(one).items() if data == files(other)[name]]
     assert not same
 
 
-@pytest.mark.parametrize("lead", [0, 1])
+@pytest.mark.parametrize(("algorithm", "lead"), [("sac", 0), ("sac", 1), ("appo", 1)])
 @pytest.mark.parametrize("collectors", [1, 2])
-def test_processes_are_threads_and_loops_are_loops(tmp_path: Path, lead: int, collectors: int) -> None:
-    overrides = [f"collection.lead={lead}", f"collection.collectors={collectors}"]
-    inline = checkpoint_of(tmp_path, "inline", *overrides, "runtime.kind=inline")
-    process = checkpoint_of(tmp_path, "process", *overrides)
-    on_uvloop = checkpoint_of(tmp_path, "uvloop", *overrides, loop="uvloop")
+def test_processes_are_threads_and_loops_are_loops(tmp_path: Path, algorithm: str, lead: int, collectors: int) -> None:
+    overrides = [lead_of(algorithm, lead), f"collection.collectors={collectors}"]
+    inline = checkpoint_of(tmp_path, "inline", *overrides, "runtime.kind=inline", algorithm=algorithm)
+    process = checkpoint_of(tmp_path, "process", *overrides, algorithm=algorithm)
+    on_uvloop = checkpoint_of(tmp_path, "uvloop", *overrides, loop="uvloop", algorithm=algorithm)
     assert_same_checkpoint(inline, process)
     assert_same_checkpoint(process, on_uvloop)
 
 
-@pytest.mark.parametrize("lead", [0, 1])
+@LEADS
 @pytest.mark.parametrize("collectors", [1, 2])
-def test_saving_on_the_way_changes_nothing(tmp_path: Path, lead: int, collectors: int) -> None:
-    overrides = [f"collection.lead={lead}", f"collection.collectors={collectors}", "runtime.kind=inline"]
-    plain = checkpoint_of(tmp_path, "plain", *overrides)
-    saving = checkpoint_of(tmp_path, "saving", *overrides, "checkpoint.every_env_steps=50")
+def test_saving_on_the_way_changes_nothing(tmp_path: Path, algorithm: str, lead: int, collectors: int) -> None:
+    overrides = [lead_of(algorithm, lead), f"collection.collectors={collectors}", "runtime.kind=inline"]
+    plain = checkpoint_of(tmp_path, "plain", *overrides, algorithm=algorithm)
+    saving = checkpoint_of(tmp_path, "saving", *overrides, "checkpoint.every_env_steps=50", algorithm=algorithm)
     assert_same_checkpoint(plain, saving)
 
 
-@pytest.mark.parametrize("lead", [0, 1])
+@LEADS
 @pytest.mark.parametrize("collectors", [1, 2])
-@pytest.mark.parametrize("middle", [64, 80, 208], ids=["first update", "second update", "well under way"])
-def test_stopped_and_resumed_is_straight_through(tmp_path: Path, lead: int, collectors: int, middle: int) -> None:
+def test_stopped_and_resumed_is_straight_through(tmp_path: Path, algorithm: str, lead: int, collectors: int) -> None:
     overrides = [
-        f"collection.lead={lead}",
+        lead_of(algorithm, lead),
         f"collection.collectors={collectors}",
         "algorithm.normalise_observations=true",
         "runtime.kind=inline",
     ]
-    straight = checkpoint_of(tmp_path, "straight", *overrides)
-    checkpoint_of(tmp_path, "parts", *overrides, f"budget.env_steps={middle}")
-    assert_same_checkpoint(straight, asyncio.run(resume(tmp_path / "parts", "budget.env_steps=400")))
+    straight = checkpoint_of(tmp_path, "straight", *overrides, algorithm=algorithm)
+    for middle in (64, 80, 208):  # SAC's first update, its second, and well under way
+        checkpoint_of(tmp_path, f"{middle}", *overrides, f"budget.env_steps={middle}", algorithm=algorithm)
+        assert_same_checkpoint(straight, asyncio.run(resume(tmp_path / f"{middle}", "budget.env_steps=400")))
 
 
 @pytest.mark.parametrize("lead", [0, 1])
@@ -83,10 +84,10 @@ def test_interrupted_in_the_warm_up_and_resumed_is_straight_through(tmp_path: Pa
         "collection.learning_starts=320",
         "runtime.kind=inline",
     ]
-    straight = checkpoint_of(tmp_path, "straight", *overrides)
+    straight = checkpoint_of(tmp_path, "straight", *overrides, algorithm="sac")
 
     async def interrupted() -> int:
-        async with Run(small_settings(*overrides), run_dir=tmp_path / "parts") as run:
+        async with Run(small_settings(*overrides, algorithm="sac"), run_dir=tmp_path / "parts") as run:
             async for event in run:
                 if isinstance(event, Started):
                     run.stop()
@@ -103,3 +104,13 @@ async def resume(run_dir: Path, *overrides: str) -> Path:
         outcome = await run.wait()
     assert outcome.state == "completed" and outcome.checkpoint is not None
     return outcome.checkpoint
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_an_older_on_policy_checkpoint_is_as_good_as_the_newest(tmp_path: Path, lag: int) -> None:
+    """It needs no replay, so losing the newest costs time and nothing else."""
+    overrides = [lead_of("appo", lag), "runtime.kind=inline", "checkpoint.every_env_steps=80"]
+    straight = checkpoint_of(tmp_path, "straight", *overrides, algorithm="appo")
+    newest = checkpoint_of(tmp_path, "broken", *overrides, algorithm="appo")
+    (newest / "policy.safetensors").unlink()
+    assert_same_checkpoint(straight, asyncio.run(resume(tmp_path / "broken")))

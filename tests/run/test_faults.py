@@ -24,16 +24,16 @@ from aiorl import (
     WorkerStalledError,
     WorkerStartupError,
 )
-from tests.conftest import small_settings
-from tests.run.helpers import assert_no_tasks, replay, train, valid_rows
+from tests.conftest import lead_of, small_settings, steps_of
+from tests.run.helpers import assert_no_tasks, experience, train, valid_rows
 
 TRAP = "env.id=aiorl.testing:TrapEnv"
 
 
-async def failure_of(run_dir: Path, *overrides: str) -> AiorlError:
+async def failure_of(run_dir: Path, *overrides: str, algorithm: str = "sac") -> AiorlError:
     async with asyncio.timeout(60):
         with pytest.raises(AiorlError) as caught:
-            await train(small_settings(*overrides), run_dir)
+            await train(small_settings(*overrides, algorithm=algorithm), run_dir)
     assert_no_tasks()
     return caught.value
 
@@ -45,8 +45,8 @@ def status(run_dir: Path) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("where", "kind"), [("init", WorkerStartupError), ("reset", WorkerFailedError), ("step", WorkerFailedError)]
 )
-async def test_an_env_that_raises(run_dir: Path, where: str, kind: type[AiorlError]) -> None:
-    error = await failure_of(run_dir, TRAP, f"env.kwargs.where={where}")
+async def test_an_env_that_raises(run_dir: Path, algorithm: str, where: str, kind: type[AiorlError]) -> None:
+    error = await failure_of(run_dir, TRAP, f"env.kwargs.where={where}", algorithm=algorithm)
     assert type(error) is kind
     assert "collector 0" in str(error) and "RuntimeError: the trap env has sprung" in str(error)
     assert isinstance(error.__cause__, RemoteTracebackError)
@@ -58,29 +58,33 @@ async def test_an_env_that_raises(run_dir: Path, where: str, kind: type[AiorlErr
 
 @pytest.mark.parametrize(("trap", "words"), [("kill", "signal 9 (SIGKILL)"), ("exit", "exited with code 9")])
 @pytest.mark.parametrize("where", ["init", "step"])
-async def test_an_env_that_takes_its_process_with_it(run_dir: Path, trap: str, words: str, where: str) -> None:
-    error = await failure_of(run_dir, TRAP, f"env.kwargs.trap={trap}", f"env.kwargs.where={where}")
+async def test_an_env_that_takes_its_process_with_it(
+    run_dir: Path, algorithm: str, trap: str, words: str, where: str
+) -> None:
+    error = await failure_of(run_dir, TRAP, f"env.kwargs.trap={trap}", f"env.kwargs.where={where}", algorithm=algorithm)
     assert type(error) is (WorkerStartupError if where == "init" else WorkerCrashedError)
     assert "collector 0" in str(error) and words in str(error)
 
 
 @pytest.mark.parametrize("trap", ["nan_obs", "inf_obs", "nan_reward", "nan_final_obs"])
-async def test_a_value_that_is_not_finite_stops_the_run(run_dir: Path, trap: str) -> None:
-    error = await failure_of(run_dir, TRAP, f"env.kwargs.trap={trap}", "runtime.kind=inline")
+async def test_a_value_that_is_not_finite_stops_the_run(run_dir: Path, algorithm: str, trap: str) -> None:
+    error = await failure_of(run_dir, TRAP, f"env.kwargs.trap={trap}", "runtime.kind=inline", algorithm=algorithm)
     assert isinstance(error, EnvError)
     assert "not finite in env 0" in str(error) and "at vector step" in str(error)
 
 
-async def test_a_hanging_env_is_killed_and_called_stalled(run_dir: Path) -> None:
+async def test_a_hanging_env_is_killed_and_called_stalled(run_dir: Path, algorithm: str) -> None:
     overrides = ["runtime.deadline_s=0.5", "runtime.first_deadline_s=5", "env.kwargs.trap=hang"]
-    error = await failure_of(run_dir, TRAP, *overrides)
-    assert isinstance(error, WorkerStalledError) and "did not answer CollectChunk" in str(error)
+    error = await failure_of(run_dir, TRAP, *overrides, algorithm=algorithm)
+    assert isinstance(error, WorkerStalledError) and "did not answer Collect" in str(error)
 
 
 @pytest.mark.parametrize("role", ["collector", "learner"])
-@pytest.mark.parametrize("lead", [0, 1])
-async def test_a_killed_worker(run_dir: Path, role: str, lead: int) -> None:
-    settings = small_settings("budget.env_steps=1e8", f"collection.lead={lead}", "collection.collectors=2")
+@pytest.mark.parametrize(("algorithm", "lead"), [("sac", 0), ("sac", 1), ("appo", 1)])
+async def test_a_killed_worker(run_dir: Path, algorithm: str, role: str, lead: int) -> None:
+    settings = small_settings(
+        "budget.env_steps=1e8", lead_of(algorithm, lead), "collection.collectors=2", algorithm=algorithm
+    )
     async with asyncio.timeout(60):
         with pytest.raises(WorkerCrashedError, match=rf"{role} 0 .*signal 9 \(SIGKILL\)"):
             async with Run(settings, run_dir=run_dir) as run:
@@ -107,15 +111,21 @@ async def resumed(run_dir: Path, *overrides: str) -> Outcome:
         return await run.wait()
 
 
-async def test_an_env_that_breaks_once_goes_on_with_the_break_marked(run_dir: Path, tmp_path: Path) -> None:
+async def test_an_env_that_breaks_once_goes_on_with_the_break_marked(
+    run_dir: Path, algorithm: str, tmp_path: Path
+) -> None:
     once = f"env.kwargs.once={tmp_path / 'sprung'}"
-    error = await failure_of(run_dir, TRAP, once, "env.kwargs.length=50", "env.kwargs.at=70")
+    seen = ["telemetry.dump_rollouts=true"] if algorithm == "appo" else []
+    error = await failure_of(
+        run_dir, TRAP, once, "env.kwargs.length=50", "env.kwargs.at=70", *seen, algorithm=algorithm
+    )
     assert isinstance(error, WorkerFailedError)
     outcome = await resumed(run_dir)
     assert outcome.state == "completed" and outcome.checkpoint is not None
-    rows = valid_rows(replay(outcome.checkpoint))
+    rows = valid_rows(experience(algorithm, run_dir))
     assert np_equal_next(rows)
-    assert rows["cut"].sum() == 4, "the last row of each env before the break"
+    if algorithm == "sac":
+        assert rows["cut"].sum() == 4, "the last row of each env before the break"
 
 
 def np_equal_next(rows: dict[str, object]) -> bool:
@@ -144,11 +154,11 @@ async def test_what_only_a_worker_can_know_is_refused_and_leaves_no_directory(
     assert not run_dir.exists()
 
 
-async def test_cancelling_stops_saves_and_returns(run_dir: Path) -> None:
+async def test_cancelling_stops_saves_and_returns(run_dir: Path, algorithm: str) -> None:
     started = asyncio.Event()
 
     async def host() -> None:
-        async with Run(small_settings("budget.env_steps=1e8"), run_dir=run_dir) as run:
+        async with Run(small_settings("budget.env_steps=1e8", algorithm=algorithm), run_dir=run_dir) as run:
             async for _ in run:
                 started.set()
 
@@ -172,8 +182,10 @@ async def test_an_exception_in_the_block_stops_the_run_and_comes_out(run_dir: Pa
     assert status(run_dir)["state"] == "interrupted"
 
 
-async def test_pause_save_resume_stop(run_dir: Path) -> None:
-    async with Run(small_settings("budget.env_steps=1e8", "runtime.kind=inline"), run_dir=run_dir) as run:
+async def test_pause_save_resume_stop(run_dir: Path, algorithm: str) -> None:
+    async with Run(
+        small_settings("budget.env_steps=1e8", "runtime.kind=inline", algorithm=algorithm), run_dir=run_dir
+    ) as run:
         async for event in run:
             if isinstance(event, Progress):
                 break
@@ -191,18 +203,22 @@ async def test_pause_save_resume_stop(run_dir: Path) -> None:
     assert outcome.state == "interrupted" and outcome.checkpoint is not None
 
 
-async def test_a_policy_that_is_not_finite_is_never_published_or_saved(run_dir: Path) -> None:
-    error = await failure_of(run_dir, "algorithm.actor_learning_rate=1e38", "algorithm.critic_learning_rate=1e38")
+async def test_a_policy_that_is_not_finite_is_never_published_or_saved(run_dir: Path, algorithm: str) -> None:
+    rates = {
+        "sac": ["algorithm.actor_learning_rate=1e38", "algorithm.critic_learning_rate=1e38"],
+        "appo": ["algorithm.learning_rate=1e38", "algorithm.target_kl=null"],
+    }
+    error = await failure_of(run_dir, *rates[algorithm], algorithm=algorithm)
     assert isinstance(error, WorkerFailedError)
     assert "learner 0" in str(error) and "not finite" in str(error)
     assert not (run_dir / "checkpoints" / "latest").exists(), "its state cannot go on"
 
 
 @pytest.mark.parametrize("role", ["collector", "learner"])
-async def test_a_death_in_a_pause_is_noticed(run_dir: Path, role: str) -> None:
+async def test_a_death_in_a_pause_is_noticed(run_dir: Path, algorithm: str, role: str) -> None:
     async with asyncio.timeout(30):
         with pytest.raises(WorkerCrashedError, match=f"{role} 0"):
-            async with Run(small_settings("budget.env_steps=1e8"), run_dir=run_dir) as run:
+            async with Run(small_settings("budget.env_steps=1e8", algorithm=algorithm), run_dir=run_dir) as run:
                 async for event in run:
                     if isinstance(event, Progress):
                         break
@@ -215,11 +231,11 @@ async def test_a_death_in_a_pause_is_noticed(run_dir: Path, role: str) -> None:
     assert status(run_dir)["error"]["worker"]["role"] == role  # type: ignore[index]
 
 
-async def test_a_learner_killed_while_collectors_are_busy_is_noticed_at_once(run_dir: Path) -> None:
-    slow = ["env.id=aiorl.testing:SlowEnv", "env.kwargs.seconds=0.05", "collection.chunk_steps=200"]
+async def test_a_learner_killed_while_collectors_are_busy_is_noticed_at_once(run_dir: Path, algorithm: str) -> None:
+    slow = ["env.id=aiorl.testing:SlowEnv", "env.kwargs.seconds=0.05", steps_of(algorithm, 200)]
     async with asyncio.timeout(30):  # the chunk takes 40 s
         with pytest.raises(WorkerCrashedError, match="learner 0"):
-            async with Run(small_settings(*slow, "budget.env_steps=1e8"), run_dir=run_dir) as run:
+            async with Run(small_settings(*slow, "budget.env_steps=1e8", algorithm=algorithm), run_dir=run_dir) as run:
                 async for _ in run:
                     break
                 entries = json.loads((run_dir / "status.json").read_text())["workers"]

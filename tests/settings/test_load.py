@@ -230,7 +230,8 @@ def test_a_typo_in_another_algorithm_is_found_under_its_own_key(write: Any, key:
 def test_an_unknown_algorithm_is_told_what_there_is() -> None:
     (problem,) = problems_of(overrides=["algorithm.kind=sacc"])
     assert problem == (
-        "override algorithm.kind=sacc: algorithm.kind: 'sacc' is not an installed algorithm; there are: other, sac"
+        "override algorithm.kind=sacc: algorithm.kind: 'sacc' is not an installed algorithm;"
+        " there are: appo, other, sac"
     )
 
 
@@ -286,6 +287,25 @@ def test_a_variable_with_one_underscore_too_few_is_no_secret() -> None:
     (problem,) = problems_of(environ={"AIORL_ENV_NUM_ENVS": "4"})
     assert problem == (
         "environment variable AIORL_ENV_NUM_ENVS: env_num_envs: no such setting; did you mean env.num_envs?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "key"), [("sac", "appo", "algorithm.clip"), ("appo", "sac", "algorithm.tau")]
+)
+def test_a_key_of_another_algorithm_is_told_whose_it_is(kind: str, other: str, key: str) -> None:
+    (problem,) = problems_of(f"{kind}/pendulum", overrides=[f"{key}=0.1"])
+    assert problem == f"override {key}=0.1: {key}: is a setting of {other}; this run's algorithm is {kind}"
+
+
+@pytest.mark.parametrize(
+    ("preset", "typo", "meant"),
+    [("sac/pendulum", "tauu", "tau"), ("appo/pendulum", "max_policy_lagg", "max_policy_lag")],
+)
+def test_a_typo_in_an_algorithm_finds_its_own_keys(preset: str, typo: str, meant: str) -> None:
+    (problem,) = problems_of(preset, overrides=[f"algorithm.{typo}=1"])
+    assert problem == (
+        f"override algorithm.{typo}=1: algorithm.{typo}: no such setting; did you mean algorithm.{meant}?"
     )
 
 
@@ -562,14 +582,16 @@ def test_two_unreadable_files_are_two_sentences(write: Any) -> None:
 
 
 def test_settings_are_frozen() -> None:
-    loaded = load_settings(environ={})
-    for name in type(loaded).model_fields:
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(loaded, name, getattr(loaded, name))
-    for path, _, _ in fields(run_settings_model()):
-        section = value_at(loaded, ".".join(path[:-1])) if path[1:] else loaded
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(section, path[-1], getattr(section, path[-1]))
+    found = [load_settings(f"{kind}/pendulum", environ={}) for kind in algorithms()]
+    for loaded in found:
+        for name in type(loaded).model_fields:
+            with pytest.raises(ValidationError, match="frozen"):
+                setattr(loaded, name, getattr(loaded, name))
+    for path, kind, name in fields(run_settings_model()):
+        sections = [value_at(loaded, ".".join(path[:-1])) if path[1:] else loaded for loaded in found]
+        for section in [each for each in sections if isinstance(each, kind)] or pytest.fail(f"no {kind} has {path}"):
+            with pytest.raises(ValidationError, match="frozen"):
+                setattr(section, name, getattr(section, name))
 
 
 def test_settings_share_nothing_that_can_change() -> None:
@@ -610,7 +632,7 @@ HOSTILE = [
 ]
 
 
-def settings_or_refusal(*files: Path, overrides: Any = ()) -> None:
+def settings_or_refusal(*files: str | Path, overrides: Any = ()) -> None:
     try:
         loaded = load_settings(*files, overrides=overrides, environ={})
     except SettingsError as error:
@@ -627,9 +649,9 @@ def settings_or_refusal(*files: Path, overrides: Any = ()) -> None:
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.lists(OVERRIDES, min_size=1, max_size=3))
-def test_any_override_gives_settings_or_a_refusal(overrides: list[str]) -> None:
-    settings_or_refusal(overrides=overrides)
+@given(st.sampled_from(["sac/pendulum", "appo/pendulum"]), st.lists(OVERRIDES, min_size=1, max_size=3))
+def test_any_override_gives_settings_or_a_refusal(preset: str, overrides: list[str]) -> None:
+    settings_or_refusal(preset, overrides=overrides)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)

@@ -8,7 +8,7 @@ import pytest
 from aiorl.cli.settings import schema_text
 from aiorl.errors import SettingsError
 from aiorl.settings import load_settings
-from aiorl.settings.algorithm import algorithms
+from aiorl.settings.algorithm import AlgorithmSettings, algorithms
 from aiorl.settings.base import Section
 from aiorl.settings.explain import fields
 from aiorl.settings.load import validate
@@ -17,7 +17,8 @@ from aiorl.settings.run import run_settings_model
 from aiorl.settings.yaml_text import read_mapping
 
 MODELINE = "# yaml-language-server: $schema=../schema.json"
-FIELDS = {".".join(path): (section, name) for path, section, name in fields(run_settings_model())}
+FIELDS = [(".".join(path), section, name) for path, section, name in fields(run_settings_model())]
+KEYS = {key for key, _, _ in FIELDS}
 every_preset = pytest.mark.parametrize("name", preset_names())
 
 
@@ -30,7 +31,7 @@ def leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in tree.items():
         key = f"{prefix}{name}"
-        found |= {key: value} if key in FIELDS else leaves(value, f"{key}.")
+        found |= {key: value} if key in KEYS else leaves(value, f"{key}.")
     return found
 
 
@@ -41,7 +42,8 @@ def numbers_in(kind: Any) -> bool:
     return kind in (int, float) or any(numbers_in(part) for part in get_args(kind))
 
 
-NUMERIC = [key for key, (section, name) in FIELDS.items() if numbers_in(section.model_fields[name].annotation)]
+NUMERIC = [each for each in FIELDS if numbers_in(each[1].model_fields[each[2]].annotation)]
+NUMERIC_KEYS = {key for key, _, _ in NUMERIC}
 
 
 def test_there_are_presets_and_the_quick_start_is_one_of_them() -> None:
@@ -69,11 +71,12 @@ def test_a_preset_says_only_what_differs_from_the_defaults(name: str) -> None:
     loaded = load_settings(name, environ={})
     repeated = []
     for key in leaves(tree):
-        section, field = FIELDS[key]
-        value: Any = loaded
-        for part in key.split("."):
-            value = getattr(value, part)
-        if value == section.model_fields[field].get_default(call_default_factory=True) and key != "algorithm.kind":
+        section: Any = loaded
+        *path, field = key.split(".")
+        for part in path:
+            section = getattr(section, part)
+        default = type(section).model_fields[field].get_default(call_default_factory=True)
+        if getattr(section, field) == default and key != "algorithm.kind":
             repeated.append(key)
     assert repeated == []
 
@@ -84,9 +87,9 @@ def test_the_schema_on_disk_is_that_of_the_code() -> None:
 
 
 def test_every_setting_is_explained() -> None:
-    silent = [key for key, (section, name) in FIELDS.items() if not section.model_fields[name].description]
+    silent = [key for key, section, name in FIELDS if not section.model_fields[name].description]
     silent += [name for name, field in run_settings_model().model_fields.items() if not field.description]
-    silent += [section.__name__ for section, _ in FIELDS.values() if not section.__doc__]
+    silent += [section.__name__ for _, section, _ in FIELDS if not section.__doc__]
     assert silent == []
 
 
@@ -97,7 +100,7 @@ def test_every_algorithm_explains_itself() -> None:
 
 
 def test_every_section_is_frozen_and_takes_no_unknown_key() -> None:
-    for section, _ in FIELDS.values():
+    for _, section, _ in FIELDS:
         assert issubclass(section, Section)
         assert section.model_config["frozen"]
         assert section.model_config["extra"] == "forbid"
@@ -105,16 +108,19 @@ def test_every_section_is_frozen_and_takes_no_unknown_key() -> None:
 
 
 def test_the_numeric_settings_are_found() -> None:
-    assert {"seed", "env.num_envs", "collection.lead", "algorithm.tau", "algorithm.actor_hidden"} <= set(NUMERIC)
-    assert not {"name", "env.id", "evaluation.at_end", "learner.device", "runtime.kind"} & set(NUMERIC)
+    assert {"seed", "env.num_envs", "collection.lead", "algorithm.tau", "algorithm.actor_hidden"} <= NUMERIC_KEYS
+    assert {"collection.rollout_steps", "algorithm.max_policy_lag", "algorithm.value_clip"} <= NUMERIC_KEYS
+    assert not {"name", "env.id", "evaluation.at_end", "learner.device", "runtime.kind"} & NUMERIC_KEYS
 
 
-@pytest.mark.parametrize("key", NUMERIC)
+@pytest.mark.parametrize(("key", "section", "name"), NUMERIC, ids=lambda part: getattr(part, "__name__", part))
 @pytest.mark.parametrize("switch", [True, False])
-def test_a_number_is_no_switch(key: str, switch: bool) -> None:
-    section, name = FIELDS[key]
+def test_a_number_is_no_switch(key: str, section: type[Section], name: str, switch: bool) -> None:
     is_list = get_origin(section.model_fields[name].annotation) is tuple
-    tree = load_settings(environ={}).model_dump(mode="json")
+    preset = (
+        f"{section.model_fields['kind'].default}/pendulum" if issubclass(section, AlgorithmSettings) else QUICK_START
+    )
+    tree = load_settings(preset, environ={}).model_dump(mode="json")
     inner = tree
     for part in key.split(".")[:-1]:
         inner = inner[part]

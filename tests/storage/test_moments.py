@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from aiorl.storage.moments import Moments
+from aiorl.protocol import EnvSpec, Group
+from aiorl.storage.moments import Moments, fresh_moments, statistics_size, statistics_slices
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 
@@ -123,3 +124,40 @@ def test_clear_forgets_everything() -> None:
     moments.add(np.array([[0.5, 0.5]]))
     assert moments.count == 1
     assert moments.max_abs.tolist() == [0.5, 0.5]
+
+
+# The moments of one slot, side by side in its header
+
+ONE = EnvSpec(4, (Group("policy", 3),), (-1.0,), (1.0,), saves_state=False)
+TWO = EnvSpec(4, (Group("policy", 3), Group("critic", 5)), (-1.0,), (1.0,), saves_state=False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (ONE, {"policy": slice(0, 10), "reward": slice(10, 14)}),
+        (TWO, {"policy": slice(0, 10), "critic": slice(10, 26), "reward": slice(26, 30)}),
+    ],
+    ids=["one group", "two groups"],
+)
+def test_a_header_has_a_part_for_each_group_and_the_reward(spec: EnvSpec, expected: dict[str, slice]) -> None:
+    assert statistics_slices(spec) == expected
+    assert statistics_size(spec) == max(part.stop for part in expected.values())
+    fresh = fresh_moments(spec)
+    assert list(fresh) == list(expected)
+    for name, part in expected.items():
+        assert fresh[name].vector.size == part.stop - part.start
+        assert fresh[name].count == 0
+
+
+def test_moments_travel_through_a_header() -> None:
+    random, header = np.random.default_rng(0), np.full(statistics_size(TWO), np.nan)
+    written, read = fresh_moments(TWO), fresh_moments(TWO)
+    for name, part in statistics_slices(TWO).items():
+        written[name].add(random.normal(size=(6, written[name].size)))
+        header[part] = written[name].vector
+    assert np.isfinite(header).all()
+
+    for name, part in statistics_slices(TWO).items():
+        read[name].merge(header[part])
+        np.testing.assert_array_equal(read[name].vector, written[name].vector)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from aiorl.errors import StorageError
 from aiorl.settings import RunSettings
 from aiorl.storage.weights import WeightSlots, weight_slot_count, weights_layout
-from tests.conftest import small_settings
+from tests.conftest import lead_of, small_settings
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 
 SETTINGS: RunSettings = small_settings()
+LAGGING: RunSettings = small_settings("algorithm.max_policy_lag=3", algorithm="appo")
 
 
 def make_slots(nbytes: int) -> WeightSlots:
@@ -53,9 +54,21 @@ def test_any_bytes_come_back(data: bytes) -> None:
     assert read.tobytes() == data
 
 
-def test_slots_are_apart() -> None:
-    flats = [policy_bytes("float32", 33, seed) for seed in range(weight_slot_count(SETTINGS))]
-    slots = make_slots(flats[0].size)
+@pytest.mark.parametrize(
+    ("algorithm", "lead", "count"),
+    [("sac", 0, 2), ("sac", 1, 2), ("appo", 0, 2), ("appo", 1, 2), ("appo", 2, 3), ("appo", 3, 4), ("appo", 9, 10)],
+)
+def test_there_is_a_slot_for_each_policy_that_is_in_use(algorithm: str, lead: int, count: int) -> None:
+    settings = small_settings(lead_of(algorithm, lead), algorithm=algorithm)
+    slots = WeightSlots.on(np.zeros(weights_layout(settings, 100).nbytes, np.uint8), settings, 100)
+    assert weight_slot_count(settings) == len(slots.policy) == len(slots.version) == count
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, LAGGING], ids=["sac", "appo"])
+def test_slots_are_apart(settings: RunSettings) -> None:
+    flats = [policy_bytes("float32", 33, seed) for seed in range(weight_slot_count(settings))]
+    nbytes = flats[0].size
+    slots = WeightSlots.on(np.zeros(weights_layout(settings, nbytes).nbytes, np.uint8), settings, nbytes)
     for slot, flat in enumerate(flats):
         slots.write(slot, 10 + slot, flat)
 

@@ -13,10 +13,10 @@ from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import Batch
 from aiorl.algorithms.networks import TwinCritic
 from aiorl.algorithms.normalisation import Normaliser
-from aiorl.algorithms.optimiser_state import load_optimiser_tensors, optimiser_tensors
 from aiorl.algorithms.sac.losses import actor_loss, critic_loss, critic_target, temperature_loss
 from aiorl.algorithms.sac.policy import SacPolicy, squashed_sample
 from aiorl.algorithms.sac.settings import SacSettings
+from aiorl.algorithms.state import load_module_tensors, load_optimiser_tensors, module_tensors, optimiser_tensors
 from aiorl.protocol import EnvSpec
 from aiorl.storage.moments import Moments
 
@@ -96,9 +96,8 @@ class SacLearner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return critics, targets, temperature, optimisers, generator."""
-        result = {f"critic.{name}": value for name, value in self.critic.state_dict().items()}
-        result |= {f"target.{name}": value for name, value in self.target.state_dict().items()}
-        result |= {f"critic_normaliser.{name}": value for name, value in self.critic_normaliser.state_dict().items()}
+        result = module_tensors("critic", self.critic) | module_tensors("target", self.target)
+        result |= module_tensors("critic_normaliser", self.critic_normaliser)
         result |= {"log_temperature": self.log_temperature.detach(), "generator": self._generator.get_state()}
         for name, optimiser in self._optimisers.items():
             result |= optimiser_tensors(f"optimiser.{name}", optimiser)
@@ -106,15 +105,9 @@ class SacLearner:
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Take back what `tensors` returned."""
-        modules = {"critic": self.critic, "target": self.target, "critic_normaliser": self.critic_normaliser}
-        for prefix, module in modules.items():
-            module.load_state_dict(
-                {
-                    name.removeprefix(f"{prefix}."): value
-                    for name, value in tensors.items()
-                    if name.startswith(f"{prefix}.")
-                }
-            )
+        load_module_tensors("critic", self.critic, tensors)
+        load_module_tensors("target", self.target, tensors)
+        load_module_tensors("critic_normaliser", self.critic_normaliser, tensors)
         with torch.no_grad():
             self.log_temperature.copy_(tensors["log_temperature"])
         self._generator.set_state(tensors["generator"])

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from aiorl.algorithms.actions import ActionBounds
 from aiorl.algorithms.interface import Policy
-from aiorl.algorithms.networks import linear, relu_mlp
+from aiorl.algorithms.networks import linear, mlp
 from aiorl.algorithms.normalisation import Normaliser
 from aiorl.algorithms.sac.settings import SacSettings
 from aiorl.protocol import EnvSpec
@@ -25,7 +25,7 @@ class SacPolicy(Policy):
         super().__init__()
         obs_size, action_size = spec.group("policy").size, spec.action_size
         self.normaliser: nn.Module = Normaliser(obs_size) if settings.normalise_observations else nn.Identity()
-        self.trunk = relu_mlp(obs_size, settings.actor_hidden, generator)
+        self.trunk = mlp(obs_size, settings.actor_hidden, generator)
         self.head = linear(settings.actor_hidden[-1], 2 * action_size, generator)
         self.bounds = ActionBounds(spec)
 

@@ -7,9 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from aiorl.settings.algorithm import AlgorithmSettings
-from aiorl.settings.base import Count, Positive, Real
-
-Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+from aiorl.settings.base import Positive, Real, Widths
 
 
 class SacSettings(AlgorithmSettings):

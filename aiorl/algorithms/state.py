@@ -1,11 +1,23 @@
-"""Optimisers as named tensors, for checkpoints."""
+"""Modules and optimisers as named tensors, for checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def module_tensors(name: str, module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers of a module, `name.<tensor>`."""
+    return {f"{name}.{key}": value for key, value in module.state_dict().items()}
+
+
+def load_module_tensors(name: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a module what `module_tensors` returned."""
+    prefix = f"{name}."
+    own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    module.load_state_dict(own)
 
 
 def optimiser_tensors(name: str, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

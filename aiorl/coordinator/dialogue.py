@@ -1,0 +1,134 @@
+"""The dialogue: collect a tick, learn from it, and round again, with collectors ahead of the learner by the lead.
+
+Tick k is collected once update k-1-lead is done, and acts with exactly its version. With lead 0 each step waits
+for the one before; with a lead, ticks to come are collected while the learner is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiorl.coordinator.ledger import SlotLedger
+from aiorl.coordinator.schedule import Schedule
+from aiorl.coordinator.team import Team
+from aiorl.protocol import BatchPacked, Collected, Message, Publish, Request, TrainerDone
+from aiorl.runtime.handle import WorkerHandle
+from aiorl.settings import RunSettings
+from aiorl.storage.weights import weight_slot_count
+from aiorl.telemetry.tick import TickReport
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+@dataclass(frozen=True)
+class CollectedTick:
+    """A tick that is collected: what each collector said, and the slots to train on, none in the warm-up."""
+
+    tick: int
+    chunks: tuple[Collected, ...]
+    packs: tuple[BatchPacked, ...] = ()
+    slots: tuple[int, ...] = ()
+
+
+class Dialogue(ABC):
+    """Drives a started team tick by tick; `tick` is the last one whose update is done."""
+
+    def __init__(self, settings: RunSettings, team: Team, schedule: Schedule) -> None:
+        self._settings, self._team, self.schedule = settings, team, schedule
+        self.weights = SlotLedger("policy", weight_slot_count(settings))
+        self.tick = schedule.start.tick
+        self._waiting: deque[CollectedTick] = deque()
+
+    async def publish_first(self) -> None:
+        """Have the learner publish the policy that it has now."""
+        learner = self._team.learner
+        slot = self.weights.claim(self.schedule.start.weight_version, [learner.name])
+        await learner.call(Publish(slot))
+        self.weights.written(slot, learner.name)
+
+    async def advance(self, may_collect: Callable[[int], bool], report: Callable[[TickReport], None]) -> None:
+        """Go on until `may_collect(next tick)` says no, and every collected tick is finished."""
+        newest = self.tick
+        collecting: asyncio.Task[CollectedTick] | None = None
+        learning: asyncio.Task[None] | None = None
+        try:
+            while True:
+                if collecting is None and newest - self._settings.lead <= self.tick and may_collect(newest + 1):
+                    newest += 1
+                    collecting = _task(self._collect_tick(newest))
+                if learning is None and self._waiting:
+                    learning = _task(self._learn_tick(self._waiting.popleft(), report))
+                busy = [task for task in (learning, collecting) if task is not None]
+                if not busy:
+                    return
+                await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
+                if learning is not None and collecting is not None and collecting.done() and collecting.exception():
+                    # An update under way is finished, and counts, even if the collectors fail meanwhile.
+                    await asyncio.wait([learning])
+                if learning is not None and learning.done():
+                    learning.result()
+                    learning = None
+                if collecting is not None and collecting.done():
+                    self._waiting.append(collecting.result())
+                    collecting = None
+        finally:
+            self._waiting.clear()
+            left = [task for task in (learning, collecting) if task is not None]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _collect_tick(self, tick: int) -> CollectedTick:
+        version = self.schedule.acting_version(tick)
+        weights = self.weights.find(version)
+        names = [collector.name for collector in self._team.collectors]
+        self.weights.lend(weights, names)
+        return await self._collect(tick, weights, version)
+
+    async def _learn_tick(self, collected: CollectedTick, report: Callable[[TickReport], None]) -> None:
+        tick, update = collected.tick, None
+        if collected.slots:
+            learner = self._team.learner
+            # What ticks to come act with must stay.
+            self.weights.free_below(self.schedule.acting_version(tick + 1))
+            version = self.schedule.version_after(tick)
+            weights = self.weights.claim(version, [learner.name])
+            update = await self._update(collected, weights, version)
+            self.weights.written(weights, learner.name)
+        self.tick = tick
+        report(
+            TickReport(
+                tick=tick,
+                env_steps=self.schedule.env_steps(tick),
+                gradient_steps=self.schedule.gradient_steps(tick),
+                weight_version=self.schedule.version_after(tick),
+                chunks=collected.chunks,
+                packs=collected.packs,
+                update=update,
+                waiting=len(self._waiting),
+            )
+        )
+
+    @abstractmethod
+    async def _collect(self, tick: int, weights: int, version: int) -> CollectedTick:
+        """Have every collector collect a tick with the policy in a weight slot, and return that slot."""
+
+    @abstractmethod
+    async def _update(self, collected: CollectedTick, weights: int, version: int) -> TrainerDone:
+        """Have the learner train on a tick and publish into a weight slot."""
+
+
+async def call(worker: WorkerHandle, request: Request, kind: type[Reply]) -> Reply:
+    """Call a worker; its reply is of this kind (the conversation has checked it)."""
+    reply = await worker.call(request)
+    assert isinstance(reply, kind)
+    return reply
+
+
+def _task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.ensure_future(work)

@@ -1,0 +1,52 @@
+"""The on-policy learner: one update on a rollout of each collector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from aiorl.checkpoint.tensors import save_arrays
+from aiorl.learner.service import LearnerService
+from aiorl.learner.staging import RolloutStaging
+from aiorl.protocol import Requests, TrainerDone, UpdateOnRollouts
+from aiorl.service import Blocks
+from aiorl.storage.rollouts import RolloutSlot, rollout_layout, rollout_slots, value_group
+from aiorl.storage.rows import obs_column
+
+
+class OnPolicyLearnerService(LearnerService):
+    """Trains on rollout slots. A rollout's statistics enter after its update: on-policy, π must be what acted."""
+
+    def _map(self, blocks: Blocks) -> None:
+        settings, spec = self._settings, self._spec
+        nbytes = rollout_layout(settings, spec).nbytes
+        self._slots = [rollout_slots(block.map(nbytes), settings, spec) for block in blocks.experience]
+        self._staging = RolloutStaging(spec, self._device)
+
+    def _work(self, request: Requests) -> TrainerDone | None:
+        return self._update(request) if isinstance(request, UpdateOnRollouts) else None
+
+    def _update(self, request: UpdateOnRollouts) -> TrainerDone:
+        begin = perf_counter_ns()
+        slots = [own[slot] for own, slot in zip(self._slots, request.slots, strict=True)]
+        for slot in slots:
+            slot.require(request.tick, request.acting_version)
+        if request.dump:
+            self._dump(request, slots)
+        rollouts = self._staging.stage(slots)
+        staged = perf_counter_ns()
+        measured = self._learner.update(rollouts)
+        self._merge_statistics(np.stack([slot.statistics for slot in slots]))
+        return self._done(request, measured, begin, staged)
+
+    def _dump(self, request: UpdateOnRollouts, slots: list[RolloutSlot]) -> None:
+        folder = Path(request.dump)
+        folder.mkdir(exist_ok=True)
+        for index, slot in enumerate(slots):
+            version = np.full(slot.columns["valid"].shape, request.acting_version)
+            last = {"last_" + obs_column(value_group(self._spec)): slot.last_obs}
+            save_arrays(
+                folder / f"{request.tick}-{index}.safetensors", slot.columns | last | {"weight_version": version}
+            )
