@@ -1,6 +1,10 @@
 """All benchmarks, one after another: `python -m benchmarks` (`make bench`)."""
 
-from benchmarks import half_cheetah
+import sys
+
+from benchmarks import appo_half_cheetah, overlap, sac_half_cheetah
 
 if __name__ == "__main__":
-    half_cheetah.main()
+    sys.argv[1:] = []
+    for benchmark in (overlap, appo_half_cheetah, sac_half_cheetah):
+        benchmark.main()
