@@ -27,7 +27,7 @@ def show(inputs: Sequence[str]) -> int:
     """Print resolved settings as YAML, each value with its origin."""
     names, overrides = split_inputs(inputs)
     loaded = load(*names, overrides=overrides)
-    print("\n".join(annotated(loaded.settings.model_dump(mode="json"), loaded.origins)))
+    print("\n".join(annotated(loaded.settings.tree(), loaded.origins)))
     return 0
 
 

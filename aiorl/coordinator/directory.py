@@ -84,7 +84,7 @@ class RunDirectory:
     def write_settings(self) -> None:
         """Write the settings as resolved."""
         draft = self.path / f".{SETTINGS_FILE}"
-        draft.write_text(write_mapping(self._settings.model_dump(mode="json")), encoding="utf-8")
+        draft.write_text(write_mapping(self._settings.tree()), encoding="utf-8")
         draft.replace(self.path / SETTINGS_FILE)
 
     def close(self) -> None:

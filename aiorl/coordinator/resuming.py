@@ -29,7 +29,7 @@ def resumed_settings(
     require_run(run_dir)
     settings = load_settings(run_dir / SETTINGS_FILE, overrides=overrides, environ=environ)
     found = CheckpointStore(run_dir / "checkpoints").newest_whole()
-    recorded, wanted = found.manifest.settings, settings.model_dump(mode="json")
+    recorded, wanted = found.manifest.settings, settings.tree()
     problems = [
         f"{key}: {_at(wanted, key)!r} is not what this run was started with ({_at(recorded, key)!r}); a resumed run"
         f" takes new values for {', '.join(CHANGEABLE)} only"

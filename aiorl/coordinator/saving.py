@@ -73,7 +73,7 @@ class Saver:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             exact=exact,
             has_replay=True,
-            settings=self._settings.model_dump(mode="json"),
+            settings=self._settings.tree(),
             spec=self._spec,
             versions=versions(),
             files=tuple(sorted((file for each in saved for file in each.files), key=lambda file: file.name)),

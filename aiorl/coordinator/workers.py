@@ -14,9 +14,9 @@ from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog
 
 SERVICES = {
-    ("off_policy", "collector"): "aiorl.collector.replaying:ReplayCollector",
+    ("off_policy", "collector"): "aiorl.collector.offpolicy:ReplayCollector",
     ("off_policy", "learner"): "aiorl.learner.offpolicy:OffPolicyLearnerService",
-    ("on_policy", "collector"): "aiorl.collector.rollouts:RolloutCollector",
+    ("on_policy", "collector"): "aiorl.collector.onpolicy:RolloutCollector",
     ("on_policy", "learner"): "aiorl.learner.onpolicy:OnPolicyLearnerService",
 }
 EVALUATOR = "aiorl.evaluation:EvaluatorService"

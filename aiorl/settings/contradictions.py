@@ -25,19 +25,26 @@ def contradictions(settings: RunSettings) -> Iterator[str]:
         yield "env.wrappers: wrap single envs, so they need env.vectorization sync or async"
 
 
-def _of_another_family(settings: RunSettings) -> Iterator[str]:
+def foreign_fields(settings: RunSettings) -> Iterator[tuple[str, str]]:
+    """Yield (section, field) for everything that only algorithms of another family use."""
     family = settings.algorithm.family
     for name in type(settings).model_fields:
         section = getattr(settings, name)
         for field, info in type(section).model_fields.items() if isinstance(section, Section) else ():
             extra = info.json_schema_extra
-            wanted = extra.get("family", family) if isinstance(extra, dict) else family
-            value = getattr(section, field)
-            if wanted != family and value != info.default:
-                yield (
-                    f"{name}.{field}: {value} means nothing to {settings.algorithm.kind}, which is"
-                    f" {family.replace('_', '-')}; leave it out"
-                )
+            if isinstance(extra, dict) and extra.get("family", family) != family:
+                yield name, field
+
+
+def _of_another_family(settings: RunSettings) -> Iterator[str]:
+    for name, field in foreign_fields(settings):
+        section = getattr(settings, name)
+        value = getattr(section, field)
+        if value != type(section).model_fields[field].default:
+            yield (
+                f"{name}.{field}: {value} means nothing to {settings.algorithm.kind}, which is"
+                f" {settings.algorithm.family.replace('_', '-')}; leave it out, or set its default"
+            )
 
 
 def _of_rollouts(settings: RunSettings) -> Iterator[str]:

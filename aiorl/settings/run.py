@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from aiorl.settings.algorithm import AlgorithmSettings, OnPolicySettings, algorithms
 from aiorl.settings.base import Section, Whole
-from aiorl.settings.contradictions import contradictions
+from aiorl.settings.contradictions import contradictions, foreign_fields
 from aiorl.settings.sections import (
     BudgetSettings,
     CheckpointSettings,
@@ -64,6 +64,13 @@ class RunSettings(Section):
     def envs_per_collector(self) -> int:
         """Envs that each collector steps."""
         return self.env.num_envs // self.collection.collectors
+
+    def tree(self) -> dict[str, Any]:
+        """Return plain values by section and key, as a file holds them: without what the algorithm has no use for."""
+        tree = self.model_dump(mode="json")
+        for section, field in foreign_fields(self):
+            del tree[section][field]
+        return {name: value for name, value in tree.items() if value != {}}
 
     @property
     def on_policy(self) -> OnPolicySettings | None:

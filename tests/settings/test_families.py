@@ -364,3 +364,9 @@ def test_the_family_decides_not_the_kind() -> None:
         validate(tree | {"replay": {"n_step": 3}})
     with pytest.raises(SettingsError, match=r"^collection\.rollout_slots: 1 are too few"):
         validate(tree | {"collection": {"rollout_slots": 1}})
+
+
+def test_a_written_tree_leaves_out_what_the_algorithm_has_no_use_for() -> None:
+    on, off = load_settings("appo/pendulum", environ={}).tree(), load_settings("sac/pendulum", environ={}).tree()
+    assert "replay" not in on and "lead" not in on["collection"] and on["learner"] == {"device": "auto"}
+    assert "rollout_steps" not in off["collection"] and off["replay"]["capacity"] == 100_000

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import make_policy
-from aiorl.collector.replaying import ReplayCollector
-from aiorl.collector.rollouts import RolloutCollector
+from aiorl.collector.offpolicy import ReplayCollector
+from aiorl.collector.onpolicy import RolloutCollector
 from aiorl.collector.service import CollectorService
 from aiorl.errors import EnvError, ProtocolError, StorageError
 from aiorl.protocol import Attach, CollectChunk, CollectRollout, PackBatch, Restore, RolloutReady, Save
