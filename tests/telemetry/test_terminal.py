@@ -84,3 +84,13 @@ def test_the_live_view_shows_what_matters() -> None:
         "mean return 2 over",
     ):
         assert text in shown, text
+
+
+def test_the_live_view_of_an_on_policy_run_shows_what_is_its_own() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=110, height=40)
+    with LiveView(small_settings(algorithm="appo"), console) as view:
+        view.show(Progress({**RECORD, "policy/kl": 0.0123, "rollout/waiting": 0.75}))
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    for text in ("appo on", "KL of an update", "0.0123", "rollouts waiting", "0.75"):
+        assert text in shown, text
