@@ -27,11 +27,13 @@ class LoadedPolicy:
         """Return the action in env units, `(action_size,)` or `(n, action_size)`; of a Dict, `policy` counts.
 
         Raises:
-            ValueError: the observation does not have the policy's size.
+            ValueError: the observation has no group `policy`, or it does not have the policy's size.
 
         """
         import torch
 
+        if isinstance(obs, dict) and "policy" not in obs:
+            raise ValueError(f"this policy takes the observation group policy; there are {', '.join(obs)}")
         values = np.asarray(obs["policy"] if isinstance(obs, dict) else obs, dtype=np.float32)
         size = self.manifest.spec.group("policy").size
         if values.ndim not in (1, 2) or values.shape[-1] != size:

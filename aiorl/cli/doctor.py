@@ -84,5 +84,8 @@ def _needs(settings: RunSettings) -> list[tuple[str, str]]:
             f"{size_text(sizes.total)} ({fits}), of which {'rollouts' if settings.on_policy else 'replay'}"
             f" {size_text(sizes.experience * collectors)}",
         ),
-        ("replay ratio", f"{settings.replay_ratio:g} (gradient steps x batch size / env steps)"),
+        (
+            "epochs" if settings.on_policy else "replay ratio",
+            f"{settings.replay_ratio:g} (rows that gradient steps see / env steps)",
+        ),
     ]

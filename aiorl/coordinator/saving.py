@@ -134,7 +134,7 @@ async def restore(
         log.warning(note)
 
 
-async def warm_start(source: Path, dialogue: Dialogue, team: Team, spec: EnvSpec) -> None:
+async def warm_start(source: Path, settings: RunSettings, dialogue: Dialogue, team: Team, spec: EnvSpec) -> None:
     """Give a new run's learner the policy of a checkpoint, with its observation statistics.
 
     Raises:
@@ -143,6 +143,9 @@ async def warm_start(source: Path, dialogue: Dialogue, team: Team, spec: EnvSpec
     """
     path = source if (source / MANIFEST).is_file() else CheckpointStore(source / "checkpoints").newest_whole().path
     manifest = read_manifest(path)
+    kinds = manifest.settings["algorithm"]["kind"], settings.algorithm.kind
+    if kinds[0] != kinds[1]:
+        raise CheckpointError(f"{path}: its policy is one of {kinds[0]}; this run's algorithm is {kinds[1]}")
     if _bare(manifest.spec) != _bare(structs.replace(spec, num_envs=manifest.spec.num_envs)):
         raise CheckpointError(f"{path}: its policy is for another environment ({manifest.spec}); this one has {spec}")
     learner = team.learner

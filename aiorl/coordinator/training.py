@@ -105,7 +105,7 @@ class Training:
                     await restore(self._found, settings.steps_per_tick, dialogue, team, spec, self._log)
                     self._sinks.cut_back(manifest.tick, manifest.env_steps)
                 elif settings.checkpoint.warm_start is not None:
-                    await warm_start(Path(settings.checkpoint.warm_start), dialogue, team, spec)
+                    await warm_start(Path(settings.checkpoint.warm_start), settings, dialogue, team, spec)
                 else:
                     await dialogue.publish_first()
                 self.has_started = True

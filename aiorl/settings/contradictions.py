@@ -41,9 +41,11 @@ def _of_another_family(settings: RunSettings) -> Iterator[str]:
         section = getattr(settings, name)
         value = getattr(section, field)
         if value != type(section).model_fields[field].default:
+            shown = str(value).lower() if isinstance(value, bool) else value
             yield (
-                f"{name}.{field}: {value} means nothing to {settings.algorithm.kind}, which is"
-                f" {settings.algorithm.family.replace('_', '-')}; leave it out, or set its default"
+                f"{name}.{field}: {shown} means nothing to {settings.algorithm.kind}, which is"
+                f" {settings.algorithm.family.replace('_', '-')}; leave it out, and start from"
+                f" a preset of {settings.algorithm.kind}"
             )
 
 
@@ -57,8 +59,9 @@ def _of_rollouts(settings: RunSettings) -> Iterator[str]:
         )
     if settings.env_steps_per_tick % algorithm.minibatches:
         yield (
-            f"algorithm.minibatches: {algorithm.minibatches} do not divide the {settings.env_steps_per_tick} rows of an"
-            f" update (collection.rollout_steps={collection.rollout_steps} x env.num_envs={settings.env.num_envs})"
+            f"algorithm.minibatches: the {settings.env_steps_per_tick} rows of an update (collection.rollout_steps="
+            f"{collection.rollout_steps} x env.num_envs={settings.env.num_envs}) do not divide by"
+            f" {algorithm.minibatches}"
         )
 
 

@@ -40,7 +40,7 @@ def sentences(error: ValidationError, model: type[BaseModel], origins: Origins) 
         if item["type"] == "contradictions":
             for problem in item["ctx"]["problems"]:
                 key = tuple(problem.split(":")[0].split("."))
-                result.append(_where(key, origins) + problem)
+                result.append((f"{origins[key]}: " if key in origins else "") + problem)
         else:
             result.append(_where(path, origins) + (_foreign(path, kind, item) or _sentence(path, item, model)))
     return list(dict.fromkeys(result))

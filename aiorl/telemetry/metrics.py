@@ -58,7 +58,8 @@ class MetricsInterval:
         gradient_steps = len(updates) * self._settings.gradient_steps_per_update
         record["rate/env_steps_per_s"] = env_steps / elapsed
         record["rate/gradient_steps_per_s"] = gradient_steps / elapsed
-        record["rate/replay_ratio"] = len(updates) * self._settings.rows_per_update / env_steps
+        if not self._settings.on_policy:
+            record["rate/replay_ratio"] = len(updates) * self._settings.rows_per_update / env_steps
         record |= _episodes([chunk.episodes for report in reports for chunk in report.chunks], last)
         record["env/invalid_rows"] = sum(chunk.invalid_rows for report in reports for chunk in report.chunks)
         record["env/nonfinite_rows"] = sum(chunk.nonfinite for report in reports for chunk in report.chunks)

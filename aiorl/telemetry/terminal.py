@@ -22,7 +22,11 @@ from aiorl.protocol import PhaseTimes
 from aiorl.settings import RunSettings
 
 PLAIN_INTERVAL_S = 5.0
-_ON_POLICY = {"policy/kl": "KL of an update", "rollout/waiting": "rollouts waiting"}
+_OF_A_FAMILY = {
+    "rate/replay_ratio": "replay ratio",
+    "policy/kl": "KL of an update",
+    "rollout/waiting": "rollouts waiting",
+}
 
 
 class PlainView:
@@ -180,11 +184,10 @@ def number_texts(record: Mapping[str, float]) -> list[tuple[str, str]]:
         ("gradient steps", number("gradient_steps", ",")),
         ("env steps/s", number("rate/env_steps_per_s", ",.0f")),
         ("gradient steps/s", number("rate/gradient_steps_per_s", ",.0f")),
-        ("replay ratio", number("rate/replay_ratio", ".3g")),
         ("policy lag", number("policy/lag", "g")),
         ("critic loss", number("loss/critic", ".3g")),
         ("entropy", number("policy/entropy", ".3g")),
-        *((word, number(name, ".3g")) for name, word in _ON_POLICY.items() if name in record),
+        *((word, number(name, ".3g")) for name, word in _OF_A_FAMILY.items() if name in record),
     ]
 
 
@@ -205,10 +208,11 @@ def progress_line(settings: RunSettings, record: Mapping[str, float]) -> str:
     """Return a record as one plain line."""
     share = budget_share(settings, record)
     mean = f"{record['episode/return_mean']:.4g}" if "episode/return_mean" in record else "–"
+    replay = f"  replay ratio {record['rate/replay_ratio']:.3g}" if "rate/replay_ratio" in record else ""
     return (
         f"{share:4.0%}  env steps {int(record['env_steps']):,}  gradient steps {int(record['gradient_steps']):,}"
         f"  return {mean}  env steps/s {record['rate/env_steps_per_s']:,.0f}"
-        f"  replay ratio {record['rate/replay_ratio']:.3g}  {eta_text(share, record)}"
+        f"{replay}  {eta_text(share, record)}"
     )
 
 

@@ -35,6 +35,8 @@ def test_a_loaded_policy_gives_env_units_for_one_and_many(trained: Path) -> None
     assert np.array_equal(load_policy(trained / "checkpoints" / "latest")(obs), actions)
     with pytest.raises(ValueError, match=r"\(3,\)"):
         policy(np.zeros(4))
+    with pytest.raises(ValueError, match="group policy"):
+        policy({"critic": obs})
     with pytest.raises(CheckpointError, match="no such run directory"):
         load_policy(trained / "nowhere")
 
@@ -87,6 +89,9 @@ def test_warm_start_refuses_another_env_and_nothing(trained: Path, tmp_path: Pat
     other = small_settings("runtime.kind=inline", f"checkpoint.warm_start={trained}")
     with pytest.raises(CheckpointError, match="another environment"):
         train(other, run_dir=tmp_path / "other")
+    appo = small_settings(*BOX, f"checkpoint.warm_start={trained}", algorithm="appo")
+    with pytest.raises(CheckpointError, match="its policy is one of sac; this run's algorithm is appo"):
+        train(appo, run_dir=tmp_path / "appo")
     nothing = small_settings("runtime.kind=inline", f"checkpoint.warm_start={tmp_path}")
     with pytest.raises(CheckpointError, match="no whole checkpoint"):
         train(nothing, run_dir=tmp_path / "nothing")

@@ -101,7 +101,9 @@ def test_a_knob_of_the_other_family_is_refused_with_its_key_first(key: str) -> N
     family, _, other = MARKED[key]
     kind = KINDS[OTHER[family]]
     (problem,) = problems_of(OTHER[family], f"{key}={text(other)}")
-    assert problem.startswith(f"{key}: {other} means nothing to {kind}, which is {OTHER[family].replace('_', '-')}")
+    assert problem.startswith(
+        f"{key}: {text(other)} means nothing to {kind}, which is {OTHER[family].replace('_', '-')}"
+    )
 
 
 @every_marked
@@ -222,8 +224,8 @@ def test_too_few_slots_are_told_how_many_it_takes() -> None:
 def test_minibatches_that_do_not_divide_are_told_what() -> None:
     (problem,) = problems_of("on_policy", "algorithm.minibatches=5", "collection.rollout_steps=8")
     assert problem == (
-        "algorithm.minibatches: 5 do not divide the 128 rows of an update (collection.rollout_steps=8 x"
-        " env.num_envs=16)"
+        "algorithm.minibatches: the 128 rows of an update (collection.rollout_steps=8 x env.num_envs=16)"
+        " do not divide by 5"
     )
 
 
