@@ -1,1 +1,1 @@
-"""The collector: steps envs with a copy of the policy, keeps transitions in its replay shard, packs batches."""
+"""The collector: steps envs with a copy of the policy into its replay shard, or into rollout slots."""

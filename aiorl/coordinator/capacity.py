@@ -79,7 +79,8 @@ def check_memory(settings: RunSettings, sizes: Sizes) -> None:
         key = "collection.rollout_steps"
         parts = (
             f"{settings.rollout_slots} rollout slots of collection.rollout_steps={collection.rollout_steps} x"
-            f" env.num_envs={settings.env.num_envs}: {experience}"
+            f" env.num_envs={settings.env.num_envs}: {experience}, policies for"
+            f" algorithm.max_policy_lag={settings.lead}: {size_text(sizes.weights)}"
         )
     else:
         key = "replay.capacity"

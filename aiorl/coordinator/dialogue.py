@@ -67,9 +67,8 @@ class Dialogue(ABC):
                 if not busy:
                     return
                 await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
-                if learning is not None and collecting is not None and collecting.done() and collecting.exception():
-                    # An update under way is finished, and counts, even if the collectors fail meanwhile.
-                    await asyncio.wait([learning])
+                if learning is not None and not learning.done():
+                    await self._finish_if_failed(collecting, learning)
                 if learning is not None and learning.done():
                     learning.result()
                     learning = None
@@ -82,6 +81,17 @@ class Dialogue(ABC):
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+
+    async def _finish_if_failed(
+        self, collecting: asyncio.Task[CollectedTick] | None, learning: asyncio.Task[None]
+    ) -> None:
+        """Raise what collecting failed of; the update under way is finished first, and counts."""
+        if collecting is None or not collecting.done() or (error := collecting.exception()) is None:
+            return
+        await asyncio.wait([learning])
+        if (second := learning.exception()) is not None:
+            error.add_note(f"aiorl: the update under way failed as well: {second}")
+        raise error
 
     async def _collect_tick(self, tick: int) -> CollectedTick:
         version = self.schedule.acting_version(tick)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aiorl.coordinator.dialogue import CollectedTick, Dialogue, call
 from aiorl.coordinator.ledger import SlotLedger
 from aiorl.coordinator.schedule import Schedule
@@ -12,6 +14,14 @@ from aiorl.runtime.handle import WorkerHandle
 from aiorl.settings import RunSettings
 
 DUMP_FOLDER = "rollouts"
+
+
+def cut_back_dumps(run_dir: Path, tick: int) -> None:
+    """Remove dumped rollouts of ticks after this one: the run goes on from before them."""
+    for path in (run_dir / DUMP_FOLDER).glob("*-*.safetensors"):
+        number = path.name.split("-")[0]
+        if number.isdecimal() and int(number) > tick:
+            path.unlink()
 
 
 class OnPolicyDialogue(Dialogue):

@@ -12,6 +12,7 @@ from aiorl.coordinator.saving import start_position
 from aiorl.coordinator.schedule import Schedule
 from aiorl.errors import SettingsError
 from aiorl.settings import RunSettings, load_settings
+from aiorl.settings.load import validate
 
 CHANGEABLE = ("budget", "telemetry", "evaluation", "checkpoint", "runtime")
 
@@ -29,7 +30,8 @@ def resumed_settings(
     require_run(run_dir)
     settings = load_settings(run_dir / SETTINGS_FILE, overrides=overrides, environ=environ)
     found = CheckpointStore(run_dir / "checkpoints").newest_whole()
-    recorded, wanted = found.manifest.settings, settings.tree()
+    # Read as settings: what is a default now and was not there then is no change.
+    recorded, wanted = validate(found.manifest.settings).tree(), settings.tree()
     problems = [
         f"{key}: {_at(wanted, key)!r} is not what this run was started with ({_at(recorded, key)!r}); a resumed run"
         f" takes new values for {', '.join(CHANGEABLE)} only"

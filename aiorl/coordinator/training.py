@@ -14,7 +14,7 @@ from aiorl.coordinator.dialogue import Dialogue
 from aiorl.coordinator.directory import RunDirectory
 from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, write_evaluation
 from aiorl.coordinator.offpolicy import OffPolicyDialogue
-from aiorl.coordinator.onpolicy import OnPolicyDialogue
+from aiorl.coordinator.onpolicy import OnPolicyDialogue, cut_back_dumps
 from aiorl.coordinator.saving import Saver, restore, start_position, warm_start
 from aiorl.coordinator.schedule import Position, Schedule
 from aiorl.coordinator.team import Team
@@ -104,6 +104,7 @@ class Training:
                     manifest = self._found.manifest
                     await restore(self._found, settings.steps_per_tick, dialogue, team, spec, self._log)
                     self._sinks.cut_back(manifest.tick, manifest.env_steps)
+                    await self._writer.run(lambda: cut_back_dumps(self._directory.path, manifest.tick))
                 elif settings.checkpoint.warm_start is not None:
                     await warm_start(Path(settings.checkpoint.warm_start), settings, dialogue, team, spec)
                 else:

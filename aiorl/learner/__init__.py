@@ -1,1 +1,1 @@
-"""The learner: trains on packed batches and publishes policies."""
+"""The learner: trains on packed batches, or on rollouts, and publishes policies."""

@@ -38,15 +38,18 @@ class OnPolicyLearnerService(LearnerService):
         rollouts = self._staging.stage(slots)
         staged = perf_counter_ns()
         measured = self._learner.update(rollouts)
+        if not rollouts.valid.any():
+            measured = measured[:0]  # resets alone: there was nothing to measure
         self._merge_statistics(np.stack([slot.statistics for slot in slots]))
         return self._done(request, measured, begin, staged)
 
     def _dump(self, request: UpdateOnRollouts, slots: list[RolloutSlot]) -> None:
         folder = Path(request.dump)
-        folder.mkdir(exist_ok=True)
-        for index, slot in enumerate(slots):
-            version = np.full(slot.columns["valid"].shape, request.acting_version)
-            last = {"last_" + obs_column(value_group(self._spec)): slot.last_obs}
-            save_arrays(
-                folder / f"{request.tick}-{index}.safetensors", slot.columns | last | {"weight_version": version}
-            )
+        try:
+            folder.mkdir(exist_ok=True)
+            for index, slot in enumerate(slots):
+                version = np.full(slot.columns["valid"].shape, request.acting_version)
+                own = {"last_" + obs_column(value_group(self._spec)): slot.last_obs, "weight_version": version}
+                save_arrays(folder / f"{request.tick}-{index}.safetensors", slot.columns | own)
+        except OSError as error:  # a help for debugging must not end a night of training
+            self._assignment.log("warning", "a rollout could not be dumped", tick=request.tick, error=str(error))

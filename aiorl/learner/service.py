@@ -117,10 +117,10 @@ class LearnerService(ABC):
         return Attached()
 
     def _done(self, request: Update | UpdateOnRollouts, measured: torch.Tensor, begin: int, staged: int) -> TrainerDone:
-        """Check what an update made, publish it, and report; `measured` are the learner's metrics."""
+        """Check what an update made, publish it, and report; `measured` are the learner's metrics, or nothing."""
         metrics = measured.tolist()  # waits for the device
         trained = perf_counter_ns()
-        names = self._learner.metric_names
+        names = self._learner.metric_names[: len(metrics)]
         if not np.isfinite(metrics).all():
             broken = ", ".join(name for name, value in zip(names, metrics, strict=True) if not np.isfinite(value))
             raise FloatingPointError(f"{broken} not finite in the update of tick {request.tick}")

@@ -110,9 +110,10 @@ def _phases(phases: Iterable[PhaseTimes], ticks: int) -> Record:
 def _updates(reports: list[TickReport]) -> Record:
     updates = [report.update for report in reports if report.update is not None]
     record: Record = {}
-    for update in updates:
-        for measure in update.metrics:
-            record[measure.name] = record.get(measure.name, 0.0) + measure.value / len(updates)
+    measured = [update.metrics for update in updates if update.metrics]  # an update on resets alone measures nothing
+    for metrics in measured:
+        for measure in metrics:
+            record[measure.name] = record.get(measure.name, 0.0) + measure.value / len(measured)
     for phase in ("wait", "stage", "train", "publish") if updates else ():
         record[f"time/learner_{phase}_ms"] = sum(getattr(each, f"{phase}_ns") for each in updates) / len(updates) / 1e6
     return record

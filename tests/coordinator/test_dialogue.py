@@ -165,7 +165,21 @@ async def test_an_update_that_is_done_when_collecting_fails_counts() -> None:
     assert dialogue.tick == 1
 
 
-async def test_the_updates_failure_counts_where_both_fail() -> None:
+async def test_the_first_failure_counts_where_the_update_under_way_fails_later() -> None:
+    dialogue = Gated(1)
+    task = await dialogue.go()
+    await dialogue.open(dialogue.collection(1))
+    dialogue.collection(2).result = Told("collector")
+    dialogue.update(1).result = Told("learner")
+    await dialogue.open(dialogue.collection(2))
+    await dialogue.open(dialogue.update(1))
+    with pytest.raises(Told, match="collector") as caught:
+        await task
+    assert caught.value.__notes__ == ["aiorl: the update under way failed as well: learner"]
+    assert dialogue.tick == 0
+
+
+async def test_the_updates_failure_counts_where_both_fail_at_once() -> None:
     dialogue = Gated(1)
     task = await dialogue.go()
     await dialogue.open(dialogue.collection(1))

@@ -132,6 +132,19 @@ def test_a_broken_newest_checkpoint_is_skipped_and_the_older_one_refills(tmp_pat
     assert set(files(run_dir / "checkpoints" / "25")) >= {"replay-0.safetensors"}
 
 
+def test_a_setting_that_an_older_version_did_not_know_is_no_change(trained: Path) -> None:
+    manifest = trained / "checkpoints" / "latest" / "manifest.json"
+    recorded = json.loads(manifest.read_text())
+    del recorded["settings"]["algorithm"]["tau"], recorded["settings"]["telemetry"]
+    manifest.write_text(json.dumps(recorded))
+
+    async def go_on() -> int:
+        async with Run.reopen(trained, overrides=["budget.env_steps=480"], environ={}) as run:
+            return (await run.wait()).env_steps
+
+    assert asyncio.run(go_on()) == 480
+
+
 def test_two_runs_do_not_share_a_directory(trained: Path) -> None:
     async def twice() -> None:
         more = ["budget.env_steps=1e6"]

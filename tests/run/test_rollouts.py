@@ -131,6 +131,42 @@ def test_a_rollout_may_be_shorter_than_an_episode_and_of_resets_alone(run_dir: P
     assert rows["truncated"].sum() == (rows["obs"][:, 0] % EPISODE_UNIT == 3).sum()
 
 
+def test_updates_on_resets_alone_measure_nothing(run_dir: Path) -> None:
+    overrides = [
+        "env.id=aiorl.testing:probe_vector_env",
+        "env.kwargs.probe=CountEnv",
+        "env.kwargs.autoreset_mode=NEXT_STEP",
+        "env.kwargs.length=1",
+        "collection.rollout_steps=1",
+        "algorithm.minibatches=1",
+        "budget.env_steps=80",
+    ]
+    checkpoint_of(run_dir, "telemetry.interval_ticks=1", *overrides)
+    records = read_metrics(run_dir / "metrics.jsonl")
+    assert [record["env/invalid_rows"] for record in records] == [0, 4] * 10
+    assert ["loss/critic" in record for record in records] == [True, False] * 10
+
+
+def test_a_dump_that_cannot_be_written_ends_no_run_and_a_resume_cuts_dumps_back(run_dir: Path) -> None:
+    async def run(*overrides: str) -> None:
+        async with Run.reopen(run_dir, overrides=overrides, environ={}) as again:
+            await again.wait()
+
+    checkpoint_of(run_dir, DUMP, COUNT, "budget.env_steps=80")
+    for stray in ("9-0", "notes-0"):
+        (run_dir / "rollouts" / f"{stray}.safetensors").touch()
+    asyncio.run(run("budget.env_steps=96"))
+    names = sorted(path.stem for path in (run_dir / "rollouts").iterdir())
+    assert names == [*(f"{tick}-0" for tick in range(1, 7)), "notes-0"]
+    for path in (run_dir / "rollouts").iterdir():
+        path.unlink()
+    (run_dir / "rollouts").rmdir()
+    (run_dir / "rollouts").touch()
+    asyncio.run(run("budget.env_steps=128"))
+    log = [json.loads(line) for line in (run_dir / "log.jsonl").read_text().splitlines()]
+    assert any("could not be dumped" in line["event"] for line in log)
+
+
 def test_the_observation_to_bootstrap_from_is_the_next_rollouts_first(run_dir: Path) -> None:
     checkpoint_of(run_dir, DUMP, COUNT, "env.kwargs.length=7")
     files = [dict(load_file(run_dir / "rollouts" / f"{tick}-0.safetensors")) for tick in range(1, 26)]

@@ -95,10 +95,8 @@ class AppoLearner:
         if self._updates % settings.target_period == 0:
             self.target.load_state_dict(self.policy.state_dict())
         self._updates += 1
-        if not rollouts.valid.any():  # resets alone: nothing to learn, and nothing to say but what has not changed
-            known = {"policy/entropy": float(gaussian.entropy(self.policy.log_std.detach()))}
-            known["policy/learning_rate"] = self.learning_rate
-            return torch.tensor([known.get(name, 0.0) for name in self.metric_names])
+        if not rollouts.valid.any():  # resets alone
+            return torch.zeros(len(self.metric_names))
         rows, judged = self._judge(rollouts)
         steps: list[Tensor] = []
         for _ in range(settings.epochs):
