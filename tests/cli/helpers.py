@@ -20,8 +20,15 @@ def start(*arguments: str, cwd: Path, **environ: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_hear_signals,
         env={**os.environ, **environ},
     )
+
+
+def _hear_signals() -> None:
+    """A suite that runs in the background has SIGINT ignored, and would hand that down."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 60) -> tuple[int, str, str]:
