@@ -22,6 +22,14 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A fault on the other loop is the same fault in the other family: four times as many tests find no more."""
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if item.path.name == "test_faults.py" and "uvloop" in item.name and parameters.get("algorithm") == "appo":
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     if "leaks_allowed" in request.keywords:

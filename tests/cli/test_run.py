@@ -25,6 +25,7 @@ def first_lines(process: subprocess.Popen[str], wanted: str) -> None:
     raise AssertionError(f"no line with {wanted!r}: {process.stderr and process.stderr.read()}")
 
 
+@pytest.mark.parametrize("algorithm", ["sac", pytest.param("appo", marks=pytest.mark.slow)])
 def test_a_run_explains_itself(tmp_path: Path, algorithm: str) -> None:
     code, out, err = run_small(
         "evaluation.at_end=true", "telemetry.tensorboard=true", cwd=tmp_path, algorithm=algorithm
