@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         WorkerStalledError,
         WorkerStartupError,
     )
-    from aiorl.events import Evaluated, Evaluation, Event, Finished, Outcome, Progress, Saved, Started
+    from aiorl.events import Evaluated, Evaluation, Event, Finished, Outcome, Progress, Saved, Started, WorkerReplaced
     from aiorl.policy import LoadedPolicy, load_policy
     from aiorl.run import Run, train
     from aiorl.settings import AlgorithmSettings, RunSettings, load_settings
@@ -54,6 +54,7 @@ _HOMES = {
         "Progress",
         "Saved",
         "Started",
+        "WorkerReplaced",
     ),
     "aiorl.policy": ("LoadedPolicy", "load_policy"),
     "aiorl.run": ("Run", "train"),
@@ -84,6 +85,7 @@ __all__ = [
     "WorkerCrashedError",
     "WorkerError",
     "WorkerFailedError",
+    "WorkerReplaced",
     "WorkerStalledError",
     "WorkerStartupError",
     "load_policy",

@@ -40,6 +40,8 @@ class Outcome:
     run_dir: Path
     checkpoint: Path | None
     evaluation: Evaluation | None
+    reproducible: bool
+    """Whether settings and seed give the same again: no collector was replaced, nothing was lost before."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,25 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class WorkerReplaced:
+    """A collector died of `cause` and another took its place: `pid`, ready `seconds` after the death was noticed.
+
+    `rows_kept` committed transitions stay; the run cannot be reproduced from its settings any more.
+    """
+
+    role: str
+    index: int
+    pid: int | None
+    cause: str
+    seconds: float
+    rows_kept: int
+
+
+@dataclass(frozen=True)
 class Finished:
     """The last event of a run that did not fail."""
 
     outcome: Outcome
 
 
-Event = Started | Progress | Saved | Evaluated | Finished
+Event = Started | Progress | Saved | Evaluated | WorkerReplaced | Finished

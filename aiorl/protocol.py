@@ -42,6 +42,11 @@ class EnvSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warnings: tuple[str, ...] = ()
 
     @property
+    def bare(self) -> EnvSpec:
+        """The same without what it only has to say."""
+        return msgspec.structs.replace(self, notes=(), warnings=())
+
+    @property
     def action_size(self) -> int:
         """Action dimension."""
         return len(self.action_low)
@@ -110,7 +115,9 @@ class Built(Message, frozen=True):
 
 
 class Attached(Message, frozen=True):
-    """The shared memory is mapped."""
+    """The shared memory is mapped; `rows_kept` are there already, of a collector that died."""
+
+    rows_kept: int = 0
 
 
 class Published(Message, frozen=True):
@@ -382,6 +389,10 @@ class DrawCurve(Request, frozen=True):
     reply: ClassVar[type[Message]] = CurveDrawn
     run_dir: str
     evaluation_file: str
+
+
+Repeatable = CollectChunk | PackBatch | CollectRollout | Save
+"""What a collector may be asked again, after it died over the answer: another in its place does what is missing."""
 
 
 class Stop(Request, frozen=True):

@@ -79,7 +79,10 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything that a worker knows when it starts; an evaluator shares no memory."""
+    """Everything that a worker knows when it starts; an evaluator shares no memory.
+
+    `incarnation` counts the collectors that had this place before, and died.
+    """
 
     role: str
     index: int
@@ -87,6 +90,7 @@ class Assignment:
     blocks: Blocks | None
     env_factory: Callable[..., Any] | None
     log: WorkerLog
+    incarnation: int = 0
 
 
 class RefusedError(AiorlError):

@@ -11,7 +11,7 @@ import msgspec
 from aiorl.errors import CheckpointError
 from aiorl.protocol import EnvSpec, FileRecord
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 
 
@@ -19,7 +19,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest; the checkpoint lies after the update of `tick`.
 
     `weight_version` is that of its policy, `previous_versions` are those before the tick's update, newest last,
-    which the ticks to come act with. `replay_from_env_steps` says how many env steps a lost replay is short of.
+    which the ticks to come act with. `exact` is false where a worker's death lost some of the state,
+    `reproducible` where settings and seed do not give the same again. `replay_from_env_steps` says how many env
+    steps a lost replay is short of.
     """
 
     format: int
@@ -33,6 +35,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
     created: str
     exact: bool
+    reproducible: bool
     has_replay: bool
     settings: dict[str, Any]
     spec: EnvSpec

@@ -18,11 +18,11 @@ PIECE_BYTES = 16 << 20
 _DTYPES = {"float32": "F32", "bool": "BOOL", "int64": "I64"}
 
 
-def save_replay(path: Path, shard: ReplayShard, *, is_orphaned: bool = False) -> FileRecord:
-    """Write all columns in time order, `(vector_steps, num_envs, …)`, and `written_steps` `(1,)`.
+def save_replay(path: Path, shard: ReplayShard, tick: int, *, is_orphaned: bool = False) -> FileRecord:
+    """Write all columns in time order, `(vector_steps, num_envs, …)`, and `written_steps`, `packed_steps` `(1,)`.
 
-    The writer of an orphaned shard may have died while it overwrote the oldest step of a full ring: that step
-    is left out.
+    The second are those whose statistics the learner has after the update of `tick`. The writer of an orphaned
+    shard may have died while it overwrote the oldest step of a full ring: that step is left out.
     """
     positions = shard.ages()
     if is_orphaned and len(positions) == shard.steps:
@@ -39,6 +39,7 @@ def save_replay(path: Path, shard: ReplayShard, *, is_orphaned: bool = False) ->
     # Largest element first keeps every column aligned, as the format's own writer does.
     shapes = sorted(shard.column_shapes.items(), key=lambda item: -np.dtype(item[1][1]).itemsize)
     declare("written_steps", "int64", (1,))
+    declare("packed_steps", "int64", (1,))
     for name, (tail, dtype) in shapes:
         declare(name, dtype, (len(positions), shard.num_envs, *tail))
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -46,7 +47,7 @@ def save_replay(path: Path, shard: ReplayShard, *, is_orphaned: bool = False) ->
     steps = max(1, PIECE_BYTES // (shard.num_envs * shard.layout.width * 4))
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        file.write(np.array([shard.snapshot.written_steps], np.int64).tobytes())
+        file.write(np.array([shard.snapshot.written_steps, shard.packed_before(tick + 1)], np.int64).tobytes())
         for name, (_, dtype) in shapes:
             for start in range(0, len(positions), steps):
                 file.write(shard.column(name, positions[start : start + steps]).astype(dtype, copy=False).tobytes())
@@ -63,11 +64,12 @@ def load_replay(path: Path, shard: ReplayShard) -> None:
     steps = max(1, PIECE_BYTES // (shard.num_envs * shard.layout.width * 4))
     try:
         with safe_open(path, framework="numpy") as file:
-            written = int(file.get_tensor("written_steps")[0])
+            written, packed = (int(file.get_tensor(f"{name}_steps")[0]) for name in ("written", "packed"))
             columns = {name: file.get_slice(name) for name in shard.column_shapes}
             total = columns["terminated"].get_shape()[0]
             for start in range(max(0, total - shard.steps), total, steps):
                 piece = {name: column[start : min(start + steps, total)] for name, column in columns.items()}
                 shard.fill(piece, written - total + start, written)
+            shard.set_packed(packed)
     except (OSError, SafetensorError, StorageError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be restored: {error}") from error

@@ -29,9 +29,9 @@ class Actor:
         self.weight_version = -1
         self.reseed(0)
 
-    def reseed(self, vector_steps: int) -> None:
-        """Start the generators afresh, for a collector that goes on after this many vector steps."""
-        uniform, noise = spawn_seed(self._seed, Purpose.ACTING, self._index, vector_steps).spawn(2)
+    def reseed(self, *key: int) -> None:
+        """Start the generators afresh; `key` says where the collector is, so that it repeats nothing."""
+        uniform, noise = spawn_seed(self._seed, Purpose.ACTING, self._index, *key).spawn(2)
         self._uniform = np.random.default_rng(uniform)
         self._noise = torch.Generator().manual_seed(int(noise.generate_state(1, np.uint64)[0] >> 1))
 

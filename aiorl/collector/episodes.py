@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 
 from aiorl.envs.stepper import Step
 from aiorl.protocol import EpisodeSums, TermSum
+from aiorl.storage.recent import RecentEpisodes
 
-WINDOW = 100
 _TERM = "reward/"
 
 
@@ -21,7 +20,7 @@ class EpisodeTracker:
     def __init__(self, num_envs: int) -> None:
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
-        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self.recent = RecentEpisodes()
         self._new: list[float] = []
         self._terminated = self._truncated = 0
         self._terms: dict[str, tuple[float, int]] = {}
@@ -32,7 +31,7 @@ class EpisodeTracker:
         self._return += np.where(step.valid, step.reward, 0)
         self._length += step.valid
         for env in np.flatnonzero(ended & step.valid):
-            self._recent.append((float(self._return[env]), float(self._length[env])))
+            self.recent.add(float(self._return[env]), float(self._length[env]))
             self._new.append(float(self._return[env]))
             # Both at once counts as terminated.
             self._terminated += bool(step.terminated[env])
@@ -49,7 +48,7 @@ class EpisodeTracker:
 
     def take(self) -> EpisodeSums:
         """Return what came since the last call; the window stays."""
-        window = np.array(self._recent).reshape(-1, 2)
+        window = self.recent.rows
         sums = EpisodeSums(
             finished=len(self._new),
             terminated=self._terminated,
@@ -72,14 +71,14 @@ class EpisodeTracker:
         return {
             "return": self._return.copy(),
             "length": self._length.copy(),
-            "window": np.array(self._recent).reshape(-1, 2),
+            "window": self.recent.rows,
         }
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Take back what `get_state` returned."""
         self._return[:] = state["return"]
         self._length[:] = state["length"]
-        self._recent = deque(((float(r), float(n)) for r, n in state["window"]), maxlen=WINDOW)
+        self.recent.replace(state["window"])
 
     def _add_terms(self, step: Step) -> None:
         ended = step.terminated | step.truncated

@@ -10,7 +10,17 @@ import numpy as np
 from aiorl.checkpoint.replay_file import load_replay, save_replay
 from aiorl.collector.packing import draw, pack
 from aiorl.collector.service import CollectorService
-from aiorl.protocol import BatchPacked, ChunkCollected, CollectChunk, FileRecord, Message, PackBatch, Requests
+from aiorl.protocol import (
+    BatchPacked,
+    ChunkCollected,
+    CollectChunk,
+    FileRecord,
+    Message,
+    PackBatch,
+    Repeatable,
+    Requests,
+    Save,
+)
 from aiorl.service import Blocks, Purpose, spawn_seed
 from aiorl.storage.batches import BatchSlots, batch_layout
 from aiorl.storage.moments import statistics_slices
@@ -24,6 +34,7 @@ class ReplayCollector(CollectorService):
     def _map(self, blocks: Blocks) -> None:
         settings, spec = self._settings, self._spec
         self._shard = ReplayShard(blocks.experience[0].map(replay_layout(settings, spec).nbytes), settings, spec)
+        self._episodes.recent = self._shard.recent_episodes
         self._batches = BatchSlots.on(blocks.batches.map(batch_layout(settings, spec).nbytes), settings, spec)
 
     def _work(self, request: Requests) -> Message | None:
@@ -36,10 +47,11 @@ class ReplayCollector(CollectorService):
 
     def _collect(self, request: CollectChunk) -> ChunkCollected:
         self._begin(request.weights, request.weight_version)
+        done = self._shard.begin_tick(request.tick)
         first = self._shard.snapshot.written_steps
-        for _ in range(request.steps):
+        for _ in range(request.steps - done):
             self._step(request.uniform, request.weight_version)
-        self._add_moments(first, request.steps)
+        self._add_moments(first)
         return self._say(ChunkCollected, request.tick, request.steps * self._spec.num_envs)
 
     def _step(self, uniform: bool, weight_version: int) -> None:
@@ -64,9 +76,10 @@ class ReplayCollector(CollectorService):
         self._count(step)
         clock.mark("replay")
 
-    def _add_moments(self, first: int, steps: int) -> None:
+    def _add_moments(self, first: int) -> None:
+        """Count the steps from number `first` ever written on."""
         # A chunk may be longer than the ring only if settings allowed it; they do not.
-        positions = np.arange(first, first + steps) % self._shard.steps
+        positions = self._shard.recent(first)
         valid = self._shard.valid[positions]
         for name, moments in self._moments.items():
             column = "reward" if name == "reward" else obs_column(name)
@@ -82,6 +95,7 @@ class ReplayCollector(CollectorService):
         rows = draw(shard, discount.size, generator).reshape(discount.shape)
         for step in range(len(rows)):
             pack(shard, rows[step], settings.replay.n_step, settings.algorithm.gamma, out[step], discount[step])
+        shard.begin_pack(request.tick)
         header = self._batches.statistics[request.slot, self._index]
         for name, part in statistics_slices(self._spec).items():
             header[part] = self._moments[name].vector
@@ -100,11 +114,21 @@ class ReplayCollector(CollectorService):
             end_ns=perf_counter_ns(),
         )
 
-    def _save_experience(self, directory: Path) -> list[FileRecord]:
-        return [save_replay(directory / f"replay-{self._index}.safetensors", self._shard)]
+    def _rows_kept(self) -> int:
+        return self._shard.snapshot.present_steps * self._spec.num_envs
 
-    def _restore_experience(self, directory: Path) -> None:
+    def _inherit(self, request: Repeatable) -> int:
+        self._mark_break()
+        self._add_moments(self._shard.packed_before(request.tick + isinstance(request, Save)))
+        return self._shard.steps_of(request.tick)
+
+    def _save_experience(self, directory: Path, tick: int) -> list[FileRecord]:
+        return [save_replay(directory / f"replay-{self._index}.safetensors", self._shard, tick)]
+
+    def _restore_experience(self, directory: Path, has_state: bool) -> None:
         load_replay(directory / f"replay-{self._index}.safetensors", self._shard)
+        if not has_state:
+            self._add_moments(self._shard.packed_before(1))
 
     def _mark_break(self) -> str:
         self._shard.mark_cut(np.ones(self._spec.num_envs, bool))

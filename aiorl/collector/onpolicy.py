@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from aiorl.collector.service import CollectorService
-from aiorl.protocol import CollectRollout, Message, Requests, RolloutReady
+from aiorl.protocol import CollectRollout, Message, Repeatable, Requests, RolloutReady
 from aiorl.service import Blocks
 from aiorl.storage.moments import statistics_slices
-from aiorl.storage.rollouts import RolloutSlot, rollout_layout, rollout_slots, value_group
+from aiorl.storage.rollouts import RolloutSlot, recent_episodes, rollout_layout, rollout_slots, value_group
 from aiorl.storage.rows import obs_column
 
 
@@ -17,7 +17,9 @@ class RolloutCollector(CollectorService):
 
     def _map(self, blocks: Blocks) -> None:
         settings, spec = self._settings, self._spec
-        self._slots = rollout_slots(blocks.experience[0].map(rollout_layout(settings, spec).nbytes), settings, spec)
+        memory = blocks.experience[0].map(rollout_layout(settings, spec).nbytes)
+        self._slots = rollout_slots(memory, settings, spec)
+        self._episodes.recent = recent_episodes(memory, settings, spec)
         self._value_group = value_group(spec)
         # Of other groups nobody wants the next observation; the stepper writes them all.
         self._unused = {name: np.zeros_like(values) for name, values in self._stepper.obs.items()}
@@ -27,10 +29,10 @@ class RolloutCollector(CollectorService):
 
     def _collect(self, request: CollectRollout) -> RolloutReady:
         slot = self._slots[request.slot]
-        slot.label = (0, 0)
         self._begin(request.weights, request.weight_version)
-        for t in range(self._settings.collection.rollout_steps):
+        for t in range(slot.begin(request.tick, request.weight_version), self._settings.collection.rollout_steps):
             self._step(slot, t)
+            slot.commit()
         slot.last_obs[:] = self._stepper.obs[self._value_group]
         self._write_moments(slot)
         slot.label = (request.tick, request.weight_version)
@@ -49,8 +51,20 @@ class RolloutCollector(CollectorService):
         clock.mark("env_step")
         row["reward"][:] = step.reward
         row["terminated"][:], row["truncated"][:], row["valid"][:] = step.terminated, step.truncated, step.valid
+        row["cut"][:] = False
         self._count(step)
         clock.mark("replay")
+
+    def _rows_kept(self) -> int:
+        return max(slot.steps_begun for slot in self._slots) * self._spec.num_envs
+
+    def _inherit(self, request: Repeatable) -> int:
+        if not isinstance(request, CollectRollout):
+            return self._settings.collection.rollout_steps
+        slot = self._slots[request.slot]
+        if done := slot.steps_of(request.tick):
+            slot.columns["cut"][done - 1] = True
+        return done
 
     def _write_moments(self, slot: RolloutSlot) -> None:
         valid = slot.columns["valid"]

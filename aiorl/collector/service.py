@@ -21,6 +21,7 @@ from aiorl.protocol import (
     FileRecord,
     Message,
     Ready,
+    Repeatable,
     Requests,
     Restore,
     Restored,
@@ -60,6 +61,8 @@ class CollectorService(ABC):
         self._clock = PhaseClock()
         self._invalid = self._nonfinite = 0
         self._is_reset = False
+        self._incarnation = assignment.incarnation
+        self._inherits = self._incarnation > 0
 
     def ready(self) -> Ready:
         """Say what the env looks like."""
@@ -68,6 +71,8 @@ class CollectorService(ABC):
     def handle(self, request: Requests) -> Message:
         """Carry out a request."""
         self._clock.mark("coordination")
+        if self._inherits and isinstance(request, Repeatable):
+            self._take_over(request)
         match request:
             case Attach():
                 return self._attach(request)
@@ -92,12 +97,25 @@ class CollectorService(ABC):
     def _work(self, request: Requests) -> Message | None:
         """Carry out a request that is this kind's own; None where it is not."""
 
-    def _save_experience(self, directory: Path) -> list[FileRecord]:
-        """Write the steps that belong to a checkpoint."""
+    @abstractmethod
+    def _rows_kept(self) -> int:
+        """Count the rows that a collector which died has left in the shared memory, and that stay."""
+
+    @abstractmethod
+    def _inherit(self, request: Repeatable) -> int:
+        """Mark where the steps of a collector that died end, and count again what nobody has heard of.
+
+        Returns:
+            How many vector steps of the request's tick it has made.
+
+        """
+
+    def _save_experience(self, directory: Path, tick: int) -> list[FileRecord]:
+        """Write the steps that belong to a checkpoint after a tick."""
         return []
 
-    def _restore_experience(self, directory: Path) -> None:  # noqa: B027  # nothing, where nothing is saved
-        """Read what `_save_experience` wrote."""
+    def _restore_experience(self, directory: Path, has_state: bool) -> None:  # noqa: B027  # where nothing is saved
+        """Read what `_save_experience` wrote; without a state, count again what it has not passed on."""
 
     def _mark_break(self) -> str:
         """Note that every env starts a new episode, unannounced; return where the break shows, as a sentence."""
@@ -114,7 +132,14 @@ class CollectorService(ABC):
         weights = blocks.weights.map(weights_layout(self._settings, request.policy_bytes).nbytes)
         self._weights = WeightSlots.on(weights, self._settings, request.policy_bytes)
         blocks.close()
-        return Attached()
+        return Attached(rows_kept=self._rows_kept() if self._inherits else 0)
+
+    def _take_over(self, request: Repeatable) -> None:
+        """Go on in the place of a collector that died: what it has committed stays, its envs start new episodes."""
+        self._inherits = False
+        self._stepper.vector_steps = (request.tick - 1) * self._settings.steps_per_tick + self._inherit(request)
+        self._actor.reseed(self._stepper.vector_steps, self._incarnation)
+        self._reset_envs(self._incarnation)
 
     def _begin(self, weights: int, weight_version: int) -> None:
         """Start a chunk or rollout: fresh envs if need be, and its policy."""
@@ -151,12 +176,12 @@ class CollectorService(ABC):
         state |= {f"episodes.{name}": values for name, values in self._episodes.get_state().items()}
         state |= {f"moments.{name}": moments.vector for name, moments in self._moments.items()}
         own = save_arrays(directory / f"collector-{self._index}.safetensors", state)
-        return Saved(tick=request.tick, files=(own, *self._save_experience(directory)))
+        return Saved(tick=request.tick, files=(own, *self._save_experience(directory, request.tick)))
 
     def _restore(self, request: Restore) -> Restored:
         directory = Path(request.directory)
         if request.has_replay:
-            self._restore_experience(directory)
+            self._restore_experience(directory, request.has_state)
         self._is_reset = request.has_state and self._take_state(directory)
         if self._is_reset:
             return Restored()
@@ -183,9 +208,10 @@ class CollectorService(ABC):
         except (KeyError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"{path}: does not fit this run: {error}") from error
 
-    def _reset_envs(self) -> None:
-        # A resumed env must not repeat the episodes it started with, so its seeds depend on where it is.
-        base = self._index, self._stepper.vector_steps
-        seeds = [seed_number(self._settings.seed, Purpose.ENV, *base, env) for env in range(self._spec.num_envs)]
+    def _reset_envs(self, *incarnation: int) -> None:
+        # A resumed env must not repeat the episodes it started with, so its seeds depend on where it is; nor must
+        # one that takes the place of another.
+        base, envs = (self._index, self._stepper.vector_steps), range(self._spec.num_envs)
+        seeds = [seed_number(self._settings.seed, Purpose.ENV, *base, env, *incarnation) for env in envs]
         self._stepper.reset(seeds)
         self._is_reset = True

@@ -37,7 +37,7 @@ class Saver:
         self._settings, self._store, self._team = settings, store, team
         self._spec, self._writer, self._run = spec, writer, run
 
-    async def save(self, dialogue: Dialogue, seconds: float, *, exact: bool = True) -> Path:
+    async def save(self, dialogue: Dialogue, seconds: float, *, reproducible: bool, exact: bool = True) -> Path:
         """Write a checkpoint of a drained dialogue and return its path.
 
         With `exact` false the collectors are gone: the learner writes their shards for them.
@@ -72,6 +72,7 @@ class Saver:
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             exact=exact,
+            reproducible=reproducible and exact,
             has_replay=True,
             settings=self._settings.tree(),
             spec=self._spec,
@@ -102,7 +103,7 @@ async def restore(
 
     """
     manifest, directory = found.manifest, str(found.path.resolve())
-    if _bare(manifest.spec) != _bare(spec):
+    if manifest.spec.bare != spec.bare:
         raise CheckpointError(f"{found.path}: was made with another environment ({manifest.spec}); this one has {spec}")
     start = dialogue.schedule.start
     learner = team.learner
@@ -146,13 +147,9 @@ async def warm_start(source: Path, settings: RunSettings, dialogue: Dialogue, te
     kinds = manifest.settings["algorithm"]["kind"], settings.algorithm.kind
     if kinds[0] != kinds[1]:
         raise CheckpointError(f"{path}: its policy is one of {kinds[0]}; this run's algorithm is {kinds[1]}")
-    if _bare(manifest.spec) != _bare(structs.replace(spec, num_envs=manifest.spec.num_envs)):
+    if manifest.spec.bare != structs.replace(spec.bare, num_envs=manifest.spec.num_envs):
         raise CheckpointError(f"{path}: its policy is for another environment ({manifest.spec}); this one has {spec}")
     learner = team.learner
     weights = dialogue.weights.claim(dialogue.schedule.start.weight_version, [learner.name])
     await call(learner, Restore(str(path.resolve()), policy_only=True, weights=weights), Restored)
     dialogue.weights.written(weights, learner.name)
-
-
-def _bare(spec: EnvSpec) -> EnvSpec:
-    return structs.replace(spec, notes=(), warnings=())

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from aiorl.coordinator.capacity import Sizes, check_disk, check_memory
+from aiorl.coordinator.replacing import OnReplaced, ReplaceableCollector, ReplacementBudget
 from aiorl.coordinator.together import together
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.errors import EnvError
@@ -25,13 +26,15 @@ T = TypeVar("T")
 class Team:
     """Enter it to create the shared blocks, leave it to end everything; `start` in between."""
 
-    def __init__(self, settings: RunSettings, factory: WorkerFactory, run_dir: Path, log: RunLog) -> None:
+    def __init__(
+        self, settings: RunSettings, factory: WorkerFactory, run_dir: Path, log: RunLog, on_replaced: OnReplaced
+    ) -> None:
         self._settings, self.run_dir, self._log = settings, run_dir, log
+        self._factory = factory
         self._blocks = Blocks.create(settings.collection.collectors)
-        self.collectors: list[WorkerHandle] = [
-            factory.make("collector", index, self._blocks.for_collector(index))
-            for index in range(settings.collection.collectors)
-        ]
+        self._replacements = ReplacementBudget(settings.collection)
+        self._on_replaced = on_replaced
+        self.collectors = [self._collector(index) for index in range(settings.collection.collectors)]
         self.learner: WorkerHandle = factory.make("learner", 0, self._blocks)
         self.stop_at_once = False
 
@@ -105,6 +108,14 @@ class Team:
             for task in either:
                 task.cancel()
             await asyncio.gather(*either, return_exceptions=True)
+
+    def _collector(self, index: int) -> WorkerHandle:
+        def make(incarnation: int) -> WorkerHandle:
+            return self._factory.make("collector", index, self._blocks.for_collector(index), incarnation)
+
+        if self._settings.collection.on_collector_death == "fail":
+            return make(0)
+        return ReplaceableCollector(index, make, self._replacements, self._on_replaced)
 
     def _kill(self) -> None:
         for worker in self.workers:

@@ -20,7 +20,7 @@ from aiorl.coordinator.schedule import Position, Schedule
 from aiorl.coordinator.team import Team
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.errors import AiorlError
-from aiorl.events import Evaluated, Evaluation, Event, Outcome, Progress, Saved, Started, State
+from aiorl.events import Evaluated, Evaluation, Event, Outcome, Progress, Saved, Started, State, WorkerReplaced
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog, jsonl_sink
 from aiorl.telemetry.metrics import MetricsInterval
@@ -58,13 +58,14 @@ class Training:
         self._checkpoint: Path | None = None if found is None else found.path
         self._saved_tick = start.tick if found is not None else -1
         self._evaluation: Evaluation | None = None
+        self._reproducible = found is None or found.manifest.reproducible
         self.has_started = False
         self._team: Team | None = None
 
     async def drive(self) -> Outcome:
         """Run to the end; raise what ended it otherwise."""
         try:
-            self._status.update(now=True, state="starting", **self._counters())
+            self._status.update(now=True, state="starting", reproducible=self._reproducible, **self._counters())
             state, reason = await self._train()
             self._status.update(now=True, workers=[], **self._counters())
             self._control.finish(self._checkpoint)
@@ -90,7 +91,7 @@ class Training:
 
     async def _train(self) -> tuple[State, str]:
         settings = self._settings
-        self._team = Team(settings, self._factory, self._directory.path, self._log)
+        self._team = Team(settings, self._factory, self._directory.path, self._log, self._on_replaced)
         async with self._team as team:
             try:
                 spec = await self._control.unless_stopped(team.start())
@@ -187,12 +188,27 @@ class Training:
         if dialogue.tick in (0, self._saved_tick):
             return  # nothing that is not on disk already
         self._flush_metrics()  # a resume goes on from here, and so do its curves
-        self._checkpoint = await saver.save(dialogue, self._clock.seconds, exact=exact)
+        self._checkpoint = await saver.save(dialogue, self._clock.seconds, reproducible=self._reproducible, exact=exact)
         self._saved_tick = dialogue.tick
         env_steps = self._schedule.env_steps(dialogue.tick)
         self._autosave.saved(env_steps)
         self._log.info("checkpoint saved", path=str(self._checkpoint), env_steps=env_steps)
         self._emit(Saved(self._checkpoint, dialogue.tick, env_steps))
+
+    def _on_replaced(self, event: WorkerReplaced, cause: AiorlError) -> None:
+        assert self._team is not None
+        self._reproducible = False
+        self._log.warning(
+            f"{event.role} {event.index} was replaced: the run goes on, but its seed will not repeat it",
+            cause=str(cause),
+            pid=event.pid,
+            rows_kept=event.rows_kept,
+        )
+        if cause.__cause__ is not None:
+            self._log.keep("traceback of the collector that was replaced", cause=str(cause.__cause__))
+        workers = worker_entries(self._team.workers)
+        self._status.update(now=True, workers=workers, reproducible=False, **self._counters())
+        self._emit(event)
 
     async def _save_after_failure(self, error: AiorlError, dialogue: Dialogue, saver: Saver, team: Team) -> None:
         """Save what the learner still has; the collectors' shards are memory that anyone can write out."""
@@ -239,6 +255,7 @@ class Training:
             run_dir=self._directory.path,
             checkpoint=self._checkpoint,
             evaluation=self._evaluation,
+            reproducible=self._reproducible,
             **self._counters(),
         )
 

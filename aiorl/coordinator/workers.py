@@ -33,11 +33,11 @@ class WorkerFactory:
         workers = settings.collection.collectors + 2
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="aiorl processes")
 
-    def make(self, role: str, index: int, blocks: Blocks | None) -> WorkerHandle:
+    def make(self, role: str, index: int, blocks: Blocks | None, incarnation: int = 0) -> WorkerHandle:
         """Make a worker, not started yet."""
         threads = self._budget.learner if role == "learner" else self._budget.collector
         service = EVALUATOR if role == "evaluator" else SERVICES[self._settings.algorithm.family, role]
-        start = Start(role, index, service, self._text, threads, blocks, self._env_factory)
+        start = Start(role, index, service, self._text, threads, blocks, self._env_factory, incarnation)
         runtime = self._settings.runtime
         if runtime.kind == "inline":
             return InlineWorker(start, runtime, self._log, self._executor)

@@ -39,8 +39,8 @@ class OffPolicyLearnerService(LearnerService):
         measured = torch.stack([self._learner.gradient_step(batch) for batch in batches]).mean(dim=0)
         return self._done(request, measured, begin, staged)
 
-    def _save_shards(self, directory: Path) -> list[FileRecord]:
+    def _save_shards(self, directory: Path, tick: int) -> list[FileRecord]:
         return [
-            save_replay(directory / f"replay-{index}.safetensors", shard, is_orphaned=True)
+            save_replay(directory / f"replay-{index}.safetensors", shard, tick, is_orphaned=True)
             for index, shard in enumerate(self._shards)
         ]

@@ -90,7 +90,7 @@ class LearnerService(ABC):
     def _work(self, request: Requests) -> TrainerDone | None:
         """Carry out an update of this kind's own; None where the request is none."""
 
-    def _save_shards(self, directory: Path) -> list[FileRecord]:
+    def _save_shards(self, directory: Path, tick: int) -> list[FileRecord]:
         """Write the steps that belong to a checkpoint, of collectors that are gone."""
         return []
 
@@ -159,7 +159,7 @@ class LearnerService(ABC):
             state[f"pending.{number}"] = self._weights.policy[slot]
         files = [save_arrays(directory / POLICY_FILE, policy), save_arrays(directory / LEARNER_FILE, state)]
         if request.shards:
-            files += self._save_shards(directory)
+            files += self._save_shards(directory, request.tick)
         return Saved(tick=request.tick, files=tuple(files))
 
     def _restore(self, request: Restore) -> Restored:

@@ -63,7 +63,8 @@ class RolloutStaging:
             log_prob=column("log_prob"),
             reward=column("reward"),
             terminated=column("terminated"),
-            truncated=column("truncated"),
+            # What comes after a cut is as unknown as what comes after a truncation: both are bootstrapped.
+            truncated=column("truncated") | column("cut"),
             valid=column("valid"),
             next_critic_obs=column("next_" + self._critic_obs),
             last_critic_obs=self._side_by_side([slot.last_obs for slot in slots], dim=0),

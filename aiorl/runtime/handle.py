@@ -26,6 +26,10 @@ class WorkerHandle(Protocol):
     def state(self) -> str:
         """`starting`, `running`, `failed` or `stopped`."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was stopped, and nothing of it runs any more that could write to shared memory."""
+
     async def start(self) -> Ready:
         """Start it and wait until it is ready.
 

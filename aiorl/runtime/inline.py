@@ -28,6 +28,11 @@ class InlineWorker(PipedWorker):
         self._executor = executor
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the thread has ended."""
+        return self._thread is None or not self._thread.is_alive()
+
     async def _launch(self) -> Pipe:
         ours, theirs = socket.socketpair()
         with theirs:

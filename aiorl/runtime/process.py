@@ -14,7 +14,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
 
-from aiorl.errors import AiorlError, WorkerCrashedError, WorkerStartupError
+from aiorl.errors import AiorlError, WorkerCrashedError, WorkerError, WorkerStartupError
 from aiorl.protocol import Stop
 from aiorl.runtime.pipe import Pipe
 from aiorl.runtime.worker import Start, process_main
@@ -26,6 +26,11 @@ from aiorl.telemetry.log import RunLog
 PRELOAD = "aiorl.runtime.preload"
 TERMINATE = signal.SIGUSR1
 """Ends a worker that was not stopped by asking; SIGTERM may come from outside, to the whole group, and must not."""
+UNGUARDED = (
+    ", and before it could say why: it could not import the main module of this program, whose traceback is on stderr;"
+    " a script that starts a run does so under `if __name__ == '__main__':`"
+)
+"""What an exit with code 1 means that no message came before: all of a worker's own code reports what it raises."""
 LAST_WORDS_S = 1.0
 """How long to read on after a worker's death: its last frame may still be in the pipe."""
 
@@ -57,6 +62,7 @@ class ProcessWorker(PipedWorker):
         self._lifeline: socket.socket | None = None
         self._pidfd: int | None = None
         self._exited: asyncio.Future[None] | None = None
+        self.is_gone = False
 
     async def _launch(self) -> Pipe:
         loop = asyncio.get_running_loop()
@@ -110,10 +116,14 @@ class ProcessWorker(PipedWorker):
         if self._pipe.broken is not None:
             self.kill()
             return self._pipe.broken
-        kind = WorkerStartupError if self.state == "starting" else WorkerCrashedError
-        when = " before it was ready" if self.state == "starting" else ""
+        end, when = await self._how_it_ended(), ""
+        kind: type[WorkerError] = WorkerCrashedError
+        if self.state == "starting":
+            kind, when = WorkerStartupError, " before it was ready"
+            if self._process.exitcode == 1:
+                when += UNGUARDED
         return kind(
-            f"{self.name} (pid {self.pid}) {await self._how_it_ended()}{when}",
+            f"{self.name} (pid {self.pid}) {end}{when}",
             role=self.role,
             index=self.index,
             pid=self.pid,
@@ -202,6 +212,7 @@ class ProcessWorker(PipedWorker):
         loop = asyncio.get_running_loop()
         if self.pid is not None and await self._join(self._settings.stop_terminate_s) is not None:
             self._process.close()
+            self.is_gone = True
         self._process = None
         if self._pidfd is not None:
             loop.remove_reader(self._pidfd)

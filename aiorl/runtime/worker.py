@@ -49,6 +49,7 @@ class Start:
     threads: int
     blocks: Blocks | None
     env_factory: bytes | None
+    incarnation: int = 0
 
     @property
     def name(self) -> str:
@@ -128,7 +129,8 @@ def _make(start: Start, channel: WorkerChannel) -> Service:
     factory = None if start.env_factory is None else cloudpickle.loads(start.env_factory)
     module, _, name = start.service.partition(":")
     make: Any = getattr(import_module(module), name)
-    service: Service = make(Assignment(start.role, start.index, settings, start.blocks, factory, channel.log))
+    assignment = Assignment(start.role, start.index, settings, start.blocks, factory, channel.log, start.incarnation)
+    service: Service = make(assignment)
     return service
 
 

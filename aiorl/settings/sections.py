@@ -35,6 +35,12 @@ class CollectionSettings(Section):
 
     collectors: Count = 1
     """Collector processes; each steps its share of the envs."""
+    on_collector_death: Literal["fail", "replace"] = "fail"
+    """What follows when a collector dies, stalls or raises: the run fails, or another takes its place and shard."""
+    max_replacements: Count = 5
+    """Replacements within any replacement_window_s, over all collectors; one more death ends the run."""
+    replacement_window_s: Positive = 300.0
+    """See max_replacements."""
     chunk_steps: Annotated[Count, off_policy] = 1
     """Steps of every env between two packs."""
     lead: Annotated[Literal[0, 1], number, off_policy] = 1

@@ -12,6 +12,7 @@ from aiorl.errors import StorageError
 from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
 from aiorl.storage.layout import Field, Layout
+from aiorl.storage.recent import EPISODES, RecentEpisodes
 from aiorl.storage.rows import RowLayout
 
 FLAGS = ("terminated", "truncated", "cut", "valid")
@@ -26,6 +27,9 @@ def replay_layout(settings: RunSettings, spec: EnvSpec) -> Layout:
             *(Field(flag, (steps, envs), "bool") for flag in FLAGS),
             Field("weight_version", (steps,), "int64"),
             Field("written", (1,), "int64"),
+            Field("tick", (2,), "int64"),
+            Field("packed", (3,), "int64"),
+            EPISODES,
         )
     )
 
@@ -41,6 +45,9 @@ class Snapshot:
 class ReplayShard:
     """The ring itself. One process writes it and packs from it, so there is nothing to lock.
 
+    It says itself how far its collector came, so that a replacement can go on from there. Every mark is set in an
+    order in which a death between two stores loses nothing and counts nothing twice.
+
     `rows` is `(steps, num_envs, width)`, the flags `(steps, num_envs)`, `weight_version` `(steps,)`.
     """
 
@@ -54,6 +61,9 @@ class ReplayShard:
         self.valid: NDArray[np.bool_] = arrays["valid"]
         self.weight_version: NDArray[np.int64] = arrays["weight_version"]
         self._written: NDArray[np.int64] = arrays["written"]
+        self._tick: NDArray[np.int64] = arrays["tick"]
+        self._packed: NDArray[np.int64] = arrays["packed"]
+        self.recent_episodes = RecentEpisodes(arrays["episodes"])
         self.steps: int = self.terminated.shape[0]
         self.num_envs: int = self.terminated.shape[1]
 
@@ -73,6 +83,39 @@ class ReplayShard:
         self.weight_version[self.head] = weight_version
         self._written[0] += 1
 
+    def begin_tick(self, tick: int) -> int:
+        """Say which tick the next steps are of; return how many of them a collector that died has left here."""
+        if self._tick[0] != tick:
+            self._tick[1] = self._written[0]
+            self._tick[0] = tick
+        return self.steps_of(tick)
+
+    def steps_of(self, tick: int) -> int:
+        """Vector steps of the newest tick that are here; 0 for one that was not begun."""
+        return int(self._written[0] - self._tick[1]) if self._tick[0] == tick else 0
+
+    def begin_pack(self, tick: int) -> None:
+        """Say that the statistics of all steps so far go with the pack of a tick."""
+        if self._packed[0] != tick:
+            self._packed[1] = self._packed[2]
+            self._packed[0] = tick
+        self._packed[2] = self._written[0]
+
+    def set_packed(self, steps: int) -> None:
+        """Take it that the statistics of so many vector steps have gone with packs."""
+        self._packed[:] = 0, steps, steps
+
+    def packed_before(self, tick: int) -> int:
+        """Vector steps whose statistics went with packs before that of a tick."""
+        return int(self._packed[1] if self._packed[0] >= tick else self._packed[2])
+
+    def recent(self, first: int) -> NDArray[np.intp]:
+        """Ring positions of the steps from number `first` ever written on, as far as they are still here."""
+        snapshot = self.snapshot
+        oldest = snapshot.written_steps - snapshot.present_steps
+        steps: NDArray[np.intp] = np.arange(max(first, oldest), snapshot.written_steps)
+        return steps % self.steps
+
     def mark_cut(self, envs: NDArray[np.bool_]) -> None:
         """Say that the newest row of these envs is not followed by the next one, `(num_envs,)`."""
         if self._written[0]:
@@ -80,9 +123,7 @@ class ReplayShard:
 
     def ages(self) -> NDArray[np.intp]:
         """Ring positions from oldest to newest, `(present_steps,)`."""
-        snapshot = self.snapshot
-        steps: NDArray[np.intp] = np.arange(snapshot.written_steps - snapshot.present_steps, snapshot.written_steps)
-        return steps % self.steps
+        return self.recent(0)
 
     def column(self, name: str, positions: NDArray[np.intp]) -> NDArray[Any]:
         """Return a column at these ring positions, `(len(positions), num_envs, …)`, as a copy."""

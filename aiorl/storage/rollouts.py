@@ -13,9 +13,10 @@ from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
 from aiorl.storage.layout import Field, Layout
 from aiorl.storage.moments import statistics_size
+from aiorl.storage.recent import EPISODES, RecentEpisodes
 from aiorl.storage.rows import obs_column
 
-ROLLOUT_FLAGS = ("terminated", "truncated", "valid")
+ROLLOUT_FLAGS = ("terminated", "truncated", "cut", "valid")
 
 
 def value_group(spec: EnvSpec) -> str:
@@ -49,6 +50,8 @@ def rollout_layout(settings: RunSettings, spec: EnvSpec) -> Layout:
             Field("statistics", (slots, statistics_size(spec)), "float64"),
             Field("tick", (slots,), "int64"),
             Field("weight_version", (slots,), "int64"),
+            Field("progress", (slots, 3), "int64"),
+            EPISODES,
         )
     )
 
@@ -65,6 +68,7 @@ class RolloutSlot:
     statistics: NDArray[np.float64]
     _tick: NDArray[np.int64]
     _weight_version: NDArray[np.int64]
+    _progress: NDArray[np.int64]
 
     @property
     def label(self) -> tuple[int, int]:
@@ -74,6 +78,28 @@ class RolloutSlot:
     @label.setter
     def label(self, label: tuple[int, int]) -> None:
         self._tick[0], self._weight_version[0] = label
+
+    def begin(self, tick: int, weight_version: int) -> int:
+        """Start to fill the slot; return how many steps of this rollout a collector that died has left in it."""
+        self.label = (0, 0)
+        progress = self._progress
+        if (progress[0], progress[1]) != (tick, weight_version):
+            progress[2] = 0
+            progress[:2] = tick, weight_version
+        return int(progress[2])
+
+    @property
+    def steps_begun(self) -> int:
+        """Steps of a rollout that is not whole yet."""
+        return int(self._progress[2]) if self.label == (0, 0) else 0
+
+    def steps_of(self, tick: int) -> int:
+        """Steps of a tick's rollout that are here; 0 for one that was not begun."""
+        return int(self._progress[2]) if self._progress[0] == tick else 0
+
+    def commit(self) -> None:
+        """Count a step, all of whose columns are written now."""
+        self._progress[2] += 1
 
     def require(self, tick: int, weight_version: int) -> None:
         """Check that the slot holds this tick's whole rollout.
@@ -88,6 +114,11 @@ class RolloutSlot:
             )
 
 
+def recent_episodes(memory: NDArray[np.uint8], settings: RunSettings, spec: EnvSpec) -> RecentEpisodes:
+    """Return the last finished episodes that lie in `memory`."""
+    return RecentEpisodes(rollout_layout(settings, spec).views(memory)[EPISODES.name])
+
+
 def rollout_slots(memory: NDArray[np.uint8], settings: RunSettings, spec: EnvSpec) -> list[RolloutSlot]:
     """Return the slots that lie in `memory`."""
     arrays = rollout_layout(settings, spec).views(memory)
@@ -99,6 +130,7 @@ def rollout_slots(memory: NDArray[np.uint8], settings: RunSettings, spec: EnvSpe
             statistics=arrays["statistics"][slot],
             _tick=arrays["tick"][slot : slot + 1],
             _weight_version=arrays["weight_version"][slot : slot + 1],
+            _progress=arrays["progress"][slot],
         )
         for slot in range(settings.rollout_slots)
     ]

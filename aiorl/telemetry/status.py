@@ -28,6 +28,7 @@ class StatusFile:
             "tick": 0,
             "seconds": 0.0,
             "workers": [],
+            "reproducible": True,
             "error": None,
         }
 

@@ -37,11 +37,12 @@ def test_a_replay_file_is_plain_safetensors_in_time_order(
     monkeypatch.setattr(replay_file, "PIECE_BYTES", piece_bytes)
     shard = filled(written)
 
-    save_replay(tmp_path / "replay-0.safetensors", shard)
+    save_replay(tmp_path / "replay-0.safetensors", shard, tick=1)
 
     columns = safetensors.numpy.load_file(tmp_path / "replay-0.safetensors")
     present = min(written, 6)
     assert columns.pop("written_steps").tolist() == [written]
+    assert columns.pop("packed_steps").tolist() == [0]
     assert {name: (values.dtype.name, values.shape[2:]) for name, values in columns.items()} == {
         "obs": ("float32", (2,)),
         "critic_obs": ("float32", (3,)),
@@ -69,7 +70,7 @@ def test_a_shard_comes_back(
     monkeypatch.setattr(replay_file, "PIECE_BYTES", piece_bytes)
     source, target = filled(written, groups=groups), make_shard(6, 3, groups)
 
-    save_replay(tmp_path / "r", source)
+    save_replay(tmp_path / "r", source, tick=1)
     load_replay(tmp_path / "r", target)
 
     assert target.snapshot == source.snapshot
@@ -89,7 +90,7 @@ def test_a_smaller_shard_keeps_the_newest_steps(
     monkeypatch.setattr(replay_file, "PIECE_BYTES", piece_bytes)
     source, target = filled(written), make_shard(steps, 3, BOTH)
 
-    save_replay(tmp_path / "r", source)
+    save_replay(tmp_path / "r", source, tick=1)
     load_replay(tmp_path / "r", target)
 
     assert target.snapshot.written_steps == written
@@ -101,7 +102,7 @@ def test_what_is_recorded_is_the_file_and_saving_changes_nothing(tmp_path: Path)
     shard = filled(15)
     before, rows = columns_of(shard), shard.rows.copy()
 
-    written = save_replay(tmp_path / "replay-0.safetensors", shard)
+    written = save_replay(tmp_path / "replay-0.safetensors", shard, tick=1)
 
     assert written == record(tmp_path / "replay-0.safetensors")
     assert_columns_equal(columns_of(shard), before)
@@ -110,20 +111,20 @@ def test_what_is_recorded_is_the_file_and_saving_changes_nothing(tmp_path: Path)
 
 @pytest.mark.parametrize("written", WRITTEN)
 def test_equal_shards_give_equal_files(tmp_path: Path, monkeypatch, written: int) -> None:
-    save_replay(tmp_path / "a", filled(written))
+    save_replay(tmp_path / "a", filled(written), tick=1)
     again = make_shard(6, 3, BOTH)
     again.rows[:] = 99  # what lies beyond the committed steps is no state
     load_replay(tmp_path / "a", again)
     monkeypatch.setattr(replay_file, "PIECE_BYTES", 200)
 
-    save_replay(tmp_path / "b", again)
+    save_replay(tmp_path / "b", again, tick=1)
 
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 @pytest.mark.parametrize("written", [1, 3, 5, 15])
 def test_every_column_is_aligned_in_the_file(tmp_path: Path, written: int) -> None:
-    save_replay(tmp_path / "a", filled(written))
+    save_replay(tmp_path / "a", filled(written), tick=1)
     data = (tmp_path / "a").read_bytes()
     length = int.from_bytes(data[:8], "little")
 
@@ -153,7 +154,7 @@ def broken(path: Path, change: str) -> None:
         case "no counter":
             save_arrays(path, {name: values for name, values in columns.items() if name != "written_steps"})
         case "other envs":
-            save_arrays(path, {name: v if name == "written_steps" else v[:, :2] for name, v in columns.items()})
+            save_arrays(path, {name: v if "_steps" in name else v[:, :2] for name, v in columns.items()})
         case "other obs":
             save_arrays(path, columns | {"obs": columns["obs"][..., :1]})
         case "uneven":
@@ -166,7 +167,7 @@ def broken(path: Path, change: str) -> None:
 )
 def test_a_broken_or_foreign_replay_is_refused_by_name(tmp_path: Path, change: str) -> None:
     path = tmp_path / "replay-0.safetensors"
-    save_replay(path, filled(15))
+    save_replay(path, filled(15), tick=1)
     broken(path, change)
 
     with pytest.raises(CheckpointError, match=r"replay-0\.safetensors: cannot be restored"):
@@ -174,7 +175,7 @@ def test_a_broken_or_foreign_replay_is_refused_by_name(tmp_path: Path, change: s
 
 
 def test_a_replay_of_another_env_is_refused(tmp_path: Path) -> None:
-    save_replay(tmp_path / "r", filled(15, groups=POLICY))
+    save_replay(tmp_path / "r", filled(15, groups=POLICY), tick=1)
 
     with pytest.raises(CheckpointError, match="cannot be restored"):
         load_replay(tmp_path / "r", make_shard(6, 3, BOTH))

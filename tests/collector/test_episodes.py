@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from aiorl.collector.episodes import WINDOW, EpisodeTracker
+from aiorl.collector.episodes import EpisodeTracker
 from aiorl.envs.stepper import Step, VectorStepper
 from aiorl.protocol import EpisodeSums, TermSum
 from aiorl.settings.sections import EnvSettings
+from aiorl.storage.recent import WINDOW
 from aiorl.testing import CountEnv
 
 

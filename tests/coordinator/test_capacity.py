@@ -21,12 +21,13 @@ from tests.conftest import small_settings
 
 SPEC = EnvSpec(2, (Group("policy", 3),), (-1.0,), (1.0,), saves_state=False)
 MIB = 1 << 20
+EPISODES = aligned(101 * 2 * 8)
 
 
 def test_sizes_are_those_of_the_layouts() -> None:
-    """Two collectors, 500 vector steps of 2 envs: rows of 3 + 1 + 1 + 3 floats, 4 flags, version and counter."""
+    """Two collectors, 500 vector steps of 2 envs: rows of 3 + 1 + 1 + 3 floats, 4 flags, version, marks; episodes."""
     sizes = Sizes.of(small_settings("collection.collectors=2"), SPEC, policy_bytes=1000)
-    assert sizes.experience == 500 * 2 * 8 * 4 + 4 * 1024 + 4032 + 64
+    assert sizes.experience == 500 * 2 * 8 * 4 + 4 * 1024 + 4032 + 3 * 64 + EPISODES
     assert sizes.batches == 2 * 2 * 2 * 16 * 8 * 4 + 2 * 2 * 2 * 16 * 4 + 2 * 2 * (10 + 4) * 8
     assert sizes.weights == 2 * 1024 + 64
     assert sizes.total == 2 * sizes.experience + sizes.batches + sizes.weights
@@ -34,7 +35,7 @@ def test_sizes_are_those_of_the_layouts() -> None:
 
 @pytest.mark.parametrize(("lag", "given", "slots"), [(0, None, 1), (1, None, 2), (3, None, 4), (1, 5, 5)])
 def test_on_policy_sizes_are_those_of_the_rollouts(lag: int, given: int | None, slots: int) -> None:
-    """Two collectors; a slot has 100 steps of 2 envs: 3 + 3 + 1 + 1 + 1 floats, 3 flags; a last obs, statistics."""
+    """Two collectors; a slot has 100 steps of 2 envs: 3 + 3 + 1 + 1 + 1 floats, 4 flags; a last obs, statistics."""
     settings = small_settings(
         "collection.collectors=2",
         "collection.rollout_steps=100",
@@ -43,9 +44,10 @@ def test_on_policy_sizes_are_those_of_the_rollouts(lag: int, given: int | None, 
         algorithm="appo",
     )
     sizes = Sizes.of(settings, SPEC, policy_bytes=1000)
-    columns = (3 * 4, 3 * 4, 1 * 4, 4, 4, 1, 1, 1)
+    columns = (3 * 4, 3 * 4, 1 * 4, 4, 4, 1, 1, 1, 1)
     expected = sum(aligned(slots * 200 * nbytes) for nbytes in columns)
     expected += aligned(slots * 2 * 3 * 4) + aligned(slots * (10 + 4) * 8) + 2 * aligned(slots * 8)
+    expected += aligned(slots * 3 * 8) + EPISODES
     assert sizes.experience == expected
     assert sizes.batches == 0
     assert sizes.weights == (max(lag, 1) + 1) * 1024 + 64

@@ -287,7 +287,7 @@ def test_end_episode_is_possible_wherever_we_make_the_vector_env(made, env_id: s
         {"factory": lambda: CountEnv()},
         {"id": "aiorl.envs.pendulum.env:PendulumSwingupVectorEnv", "kwargs": {"stagger": False}},
     ],
-    ids=str,
+    ids=lambda settings: "factory" if "factory" in settings else str(settings),
 )
 def test_a_time_limit_of_the_settings_holds_for_each(made, settings: dict[str, Any]) -> None:
     env = made(**settings, max_episode_steps=3)

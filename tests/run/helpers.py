@@ -56,7 +56,7 @@ def rollouts(run_dir: Path, index: int = 0) -> dict[str, NDArray[Any]]:
     columns = {
         name: np.concatenate([part[name] for part in parts]) for name in parts[0] if not name.startswith("last_")
     }
-    return columns | {"cut": np.zeros_like(columns["valid"]), "written_steps": np.array([len(columns["valid"])])}
+    return columns | {"written_steps": np.array([len(columns["valid"])])}
 
 
 def experience(algorithm: str, run_dir: Path, index: int = 0) -> dict[str, NDArray[Any]]:
@@ -69,4 +69,4 @@ def experience(algorithm: str, run_dir: Path, index: int = 0) -> dict[str, NDArr
 def valid_rows(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Valid rows of each env in time order, one after another: `(rows, …)`."""
     valid = columns["valid"].T
-    return {name: np.swapaxes(values, 0, 1)[valid] for name, values in columns.items() if name != "written_steps"}
+    return {name: np.swapaxes(values, 0, 1)[valid] for name, values in columns.items() if "_steps" not in name}

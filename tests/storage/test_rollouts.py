@@ -56,6 +56,7 @@ def test_a_step_of_an_env_with_one_group() -> None:
         "reward": ((), "float32"),
         "terminated": ((), "bool"),
         "truncated": ((), "bool"),
+        "cut": ((), "bool"),
         "valid": ((), "bool"),
     }
     assert value_group(spec_of(POLICY)) == "policy"
