@@ -197,6 +197,9 @@ class Run:
         either: list[asyncio.Future[Any]] = [saved, driver]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not saved.done():
+            failure = None if driver.cancelled() else driver.exception()
+            if failure is not None:
+                raise AiorlError(f"the run failed before it could be saved as asked: {failure}") from failure
             raise AiorlError("the run ended before it could be saved")
         path = saved.result()
         assert path is None or isinstance(path, Path)

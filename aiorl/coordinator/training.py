@@ -78,6 +78,7 @@ class Training:
             await self._writer.flush()  # a success that is not on disk is none
             return outcome
         except asyncio.CancelledError:
+            self._log.warning("run aborted", **self._lost())
             self._status.update(now=True, state="interrupted", workers=[], **self._counters())
             raise
         except BaseException as error:
@@ -119,6 +120,7 @@ class Training:
                 try:
                     return await self._until_end(dialogue, saver, team)
                 except AiorlError as error:
+                    self._log.keep("failure noticed", error=str(error))
                     self._status.update(workers=worker_entries(team.workers))
                     await self._save_after_failure(error, dialogue, saver, team)
                     raise
@@ -239,6 +241,11 @@ class Training:
             await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
             await evaluator.draw(path, EVALUATION_FILE)
         return evaluation
+
+    def _lost(self) -> dict[str, Any]:
+        """Return what is not saved, for the log."""
+        saved = max(self._saved_tick, 0)
+        return {"env_steps_lost": self._schedule.env_steps(self._tick) - self._schedule.env_steps(saved)}
 
     def _counters(self) -> dict[str, Any]:
         return {

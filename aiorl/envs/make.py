@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +18,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from aiorl.envs.checked import CheckedEnv
 from aiorl.envs.registration import register_envs
 from aiorl.errors import SettingsError
 from aiorl.settings.sections import EnvSettings
@@ -114,7 +116,7 @@ def _vectorised(settings: EnvSettings, make: Callable[[], Any], num_envs: int) -
 
     worker, context = os.getpid(), _context()
 
-    def single() -> gymnasium.Env[Any, Any]:
+    def single(number: int) -> gymnasium.Env[Any, Any]:
         if context == "fork" and os.getpid() != worker:
             _die_with(worker)
         env = make()
@@ -122,13 +124,15 @@ def _vectorised(settings: EnvSettings, make: Callable[[], Any], num_envs: int) -
             raise EnvSettingsError("env.id", f"{settings.id}: its factory returned {type(env).__name__}, not an Env")
         for wrapper in wrappers:
             env = wrapper(env)
+        env = CheckedEnv(env, number)
         return env if settings.max_episode_steps is None else TimeLimit(env, settings.max_episode_steps)
 
     # We reset finished envs ourselves, after their final observation is copied: an env that reuses its arrays
     # would overwrite it in Gymnasium's own resets.
+    makers = [partial(single, number) for number in range(num_envs)]
     if settings.vectorization == "async":
-        return AsyncVectorEnv([single] * num_envs, autoreset_mode=AutoresetMode.DISABLED, context=context)
-    return SyncVectorEnv([single] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED, context=context)
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
 
 
 def _context() -> str | None:

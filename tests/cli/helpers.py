@@ -11,9 +11,9 @@ from pathlib import Path
 from tests.conftest import SMALL
 
 
-def start(*arguments: str, cwd: Path, **environ: str) -> subprocess.Popen[str]:
+def start(*arguments: str, cwd: Path, module: str = "aiorl", **environ: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "aiorl", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

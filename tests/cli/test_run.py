@@ -135,7 +135,7 @@ def test_an_env_that_raises(tmp_path: Path, algorithm: str, where: str, code: in
     assert returned == code, err
     assert err.count("Traceback (most recent call last)") == 1
     assert err.count("RuntimeError: the trap env has sprung") == 2, "in the traceback and in our line"
-    assert "collector 0" in err and "EOFError" not in err and "aiorl/testing.py" in err
+    assert "collector 0" in err and "EOFError" not in err and "aiorl/testing/traps.py" in err
 
 
 def test_a_worker_killed_from_outside(tmp_path: Path, algorithm: str) -> None:
