@@ -72,6 +72,7 @@ def matrix(algorithm: str) -> Iterator[Case]:
             yield from _death(algorithm, role, phase, gates)
     for phase, gates in phases(algorithm, "collector").items():
         yield from _host(algorithm, phase, gates)
+    yield from _replaced(algorithm)
     yield from _traps(algorithm)
     yield from _learner(algorithm)
     yield from _disk(algorithm)
@@ -96,6 +97,29 @@ def _death(algorithm: str, role: str, phase: str, gates: tuple[str, ...]) -> Ite
         if phase == "warm-up" and role == "learner":
             return  # nobody asks anything of it: it is missed with the first update
         yield Case(stop, phase, algorithm, gates, f"stop {role}", WorkerStalledError, stalled, of_failure, SHORT, 8)
+
+
+def _replaced(algorithm: str) -> Iterator[Case]:
+    """The run goes on to its end: what is checked then is every row."""
+    replace = ("collection.on_collector_death=replace", "telemetry.dump_rollouts=true")[: 1 + (algorithm == "appo")]
+    for phase, gates in phases(algorithm, "collector").items():
+        for verb, signal, more in (("kill", "SIGKILL", ()), ("stop", "SIGSTOP", SHORT)):
+            cause = f"{signal} of the collector, which is replaced"
+            if phase not in ("start-up", "shutdown"):
+                yield Case(
+                    cause, phase, algorithm, gates, f"{verb} collector", None, "completed", "of the end",
+                    (*replace, *more), 15,
+                )  # fmt: skip
+    for what, trap in (("raises", "raise"), ("calls os._exit", "exit"), ("hangs in C with the GIL", "gil")):
+        trapped = ("env.kwargs.once=true", "env.kwargs.where=step", f"env.kwargs.trap={trap}", "env.kwargs.at=58")
+        yield Case(
+            f"env {what}, and its collector is replaced", "mid-chunk", algorithm, ("env trap 1 before mark",), "", None,
+            "completed", "of the end", (*replace, *trapped, *SHORT), 15,
+        )  # fmt: skip
+    yield Case(
+        "SIGKILL of the learner, where collectors are replaced", "mid-chunk", algorithm, ("env step 58 before wait",),
+        "kill learner", WorkerCrashedError, f"learner 0 .*{KILLED}", "older", replace,
+    )  # fmt: skip
 
 
 def _host(algorithm: str, phase: str, gates: tuple[str, ...]) -> Iterator[Case]:

@@ -90,10 +90,10 @@ def gates_of(kwargs: dict[str, Any]) -> list[Gate]:
 class GatedEnv(TrapEnv):
     """A TrapEnv with gates in its step, and a mark where it springs; every env of a worker counts for itself."""
 
-    def __init__(self, folder: str = "", gates: tuple[str, ...] = (), **arguments: Any) -> None:
+    def __init__(self, folder: str = "", gates: tuple[str, ...] = (), once: bool = False, **arguments: Any) -> None:
         self._gates = [gate for gate in gates_of({"folder": folder, "gates": gates}) if gate.role == "env"]
         self._made = 0
-        super().__init__(**arguments)
+        super().__init__(once=f"{folder}/sprung" if once else None, **arguments)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._made += 1

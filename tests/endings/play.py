@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
+
 from aiorl import Outcome, RemoteTracebackError, Run, WorkerFailedError, WorkerStartupError, load_policy
 from aiorl.checkpoint.store import CheckpointStore
 from aiorl.coordinator import workers
 from tests.conftest import small_settings
 from tests.endings.cases import BEFORE_SAVE, LADDER, Case
 from tests.endings.gates import GATED, Gates
-from tests.run.helpers import assert_no_tasks
+from tests.run.helpers import assert_no_tasks, experience
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,25 @@ def check(case: Case, ending: Ending, folder: Path) -> None:
             else:
                 assert case.error is not WorkerStartupError or "Error" not in case.words or error.__cause__
     assert ending.ended_s < case.bound_s, f"it took {ending.ended_s:.1f} s"
+    if ending.outcome is not None and "replaced" in case.cause:
+        assert not ending.outcome.reproducible and not status["reproducible"]
+        _check_rows(case, run_dir)
     _check_checkpoint(case, run_dir)
+
+
+def _check_rows(case: Case, run_dir: Path) -> None:
+    """Every step is there once, each next observation is of its own row, and the break is marked."""
+    columns = experience(case.algorithm, run_dir)
+    assert columns["valid"].shape == (100, 4) and columns["valid"].all()
+    rows = {name: columns[name].swapaxes(0, 1) for name in ("obs", "next_obs", "cut", "truncated")}
+    assert np.array_equal(rows["next_obs"], rows["obs"] + 1)
+    goes_on = np.isclose(rows["obs"][:, 1:], rows["next_obs"][:, :-1]).all(axis=-1)
+    marked = (rows["cut"] | rows["truncated"])[:, :-1]
+    if case.algorithm == "sac":
+        assert np.array_equal(goes_on, ~marked) and rows["cut"].sum() == 4
+    else:  # between rollouts nothing is carried on, so that a break there needs no mark
+        within = np.arange(1, 100) % 4 != 0
+        assert np.array_equal(goes_on[:, within], ~marked[:, within]) and rows["cut"].sum() in (0, 4)
 
 
 def _check_checkpoint(case: Case, run_dir: Path) -> None:
@@ -142,8 +162,7 @@ def _check_checkpoint(case: Case, run_dir: Path) -> None:
     elif case.phase != "warm-up":
         assert found.manifest.tick > 10
     load_policy(run_dir)
-    if case.phase != "shutdown":  # a run that is complete has nothing to go on with
-        assert str(found.path) in Run.reopen(run_dir, environ={}).resumes_from
+    assert str(found.path) in Run.reopen(run_dir, overrides=["budget.env_steps=1000"], environ={}).resumes_from
 
 
 def _pid(run_dir: Path, role: str) -> int:
