@@ -36,8 +36,8 @@ class Run:
                 ...
         outcome = await run.wait()
 
-    Leaving the block early stops the run and saves it. A failure is raised once: by the iterator, by `wait`,
-    or by leaving the block.
+    Leaving the block early stops the run and saves it. A failure is raised by the iterator or by leaving the
+    block, once, and by every `wait`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Run:
         return f"{self._found.path} ({self._found.manifest.env_steps} env steps){skipped}"
 
     async def __aenter__(self) -> Self:
-        refuse_unsupported()
+        refuse_unsupported(self.settings)
         if self._driver is not None:
             raise AiorlError("a Run is entered once; make another one, or Run.reopen its directory")
         self._control, self._events = Control(), EventStream()
@@ -259,10 +259,12 @@ def train(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_train(Run(settings, run_dir=run_dir, env_factory=env_factory)))
-    raise AiorlError(
-        "aiorl.train blocks, and an event loop is running here: use `async with aiorl.Run(settings) as run`"
-    )
+        pass  # as it should be
+    else:
+        raise AiorlError(
+            "aiorl.train blocks, and an event loop is running here: use `async with aiorl.Run(settings) as run`"
+        )
+    return asyncio.run(_train(Run(settings, run_dir=run_dir, env_factory=env_factory)))
 
 
 async def _train(run: Run) -> Outcome:
@@ -270,12 +272,13 @@ async def _train(run: Run) -> Outcome:
         return await run.wait()
 
 
-def refuse_unsupported() -> None:
+def refuse_unsupported(settings: RunSettings | None = None) -> None:
     """Refuse what cannot work, in one sentence, before any process starts.
 
     Raises:
         SettingsError: this is Windows.
-        AiorlError: a child process is importing a script that starts a run at its top level.
+        AiorlError: a child process is importing a script that starts a run at its top level, or there is no script
+            that a child process could import.
 
     """
     if sys.platform == "win32":
@@ -283,6 +286,16 @@ def refuse_unsupported() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise AiorlError(
             "this script starts a run while a worker imports it: put the start under `if __name__ == '__main__':`"
+        )
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    if settings is None or settings.runtime.kind == "inline" or path is None or getattr(main, "__spec__", None):
+        return  # a module has a name to import it by, and a notebook or `python -c` has nothing to import
+    started_in = getattr(multiprocessing.process, "ORIGINAL_DIR", None) or Path()
+    if not Path(started_in, path).exists():
+        raise AiorlError(
+            f"this program's main file is {path}, which is not there, and worker processes have to import it:"
+            " run it from a file (not from standard input), or take runtime.kind=inline"
         )
 
 

@@ -44,11 +44,14 @@ def make_vector_env(
         EnvSettingsError: there is no such env, or the settings do not fit it.
 
     """
-    arguments = settings.kwargs | (kwargs or {})
+    own = kwargs or {}
+    arguments = settings.kwargs | own
     if factory is None and ":" in settings.id:
         factory = _named_factory(settings.id)
     if factory is None:
         return _registered(settings, num_envs, arguments)
+    for key, given in (("evaluation.kwargs", own), ("env.kwargs", settings.kwargs)):
+        _require_known(key, given, factory, settings.id)
     if "num_envs" in _parameters(factory):
         return _from_vector_factory(settings, factory, num_envs, arguments)
     if settings.vectorization == "vector_entry_point":
@@ -178,6 +181,23 @@ def _wrapper(name: str) -> Callable[[Any], Any]:
     if not callable(found):
         raise EnvSettingsError("env.wrappers", f"{name} is not callable")
     return found  # type: ignore[no-any-return]
+
+
+def _require_known(key: str, given: dict[str, Any], factory: Factory, name: str) -> None:
+    """Refuse arguments that a factory does not take; a preset's are for the preset's own env."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return
+    if unknown := [argument for argument in given if argument not in parameters]:
+        known = [argument for argument in parameters if argument != "num_envs"]
+        raise EnvSettingsError(
+            key,
+            f"{', '.join(unknown)}: {name} takes {', '.join(known) or 'no arguments'}; where a preset brings them for"
+            f" another env, say {key}={{}}",
+        )
 
 
 def _parameters(factory: Factory) -> set[str]:

@@ -54,6 +54,9 @@ def load(
     """Load settings as `load_settings` does, with the origin of every value."""
     if isinstance(overrides, str | Mapping):
         raise SettingsError("overrides: must be a list of texts such as ['learner.batch_size=512']")
+    overrides = list(overrides)
+    if strange := [each for each in overrides if not isinstance(each, str)]:
+        raise SettingsError([f"overrides: {each!r} is no text of the form section.key=value" for each in strange])
     tree: dict[str, Any] = {}
     origins: Origins = {}
     problems: list[str] = []

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-
 SHARED_MEMORY = Path("/dev/shm")
 
 
