@@ -33,7 +33,7 @@ let run, source; async function start() {
   const said = await answer.json(); if (!answer.ok) return state.textContent = said.problems.join(' ');
   source?.close(); [run, source] = [`/runs/${said.id}`, new EventSource(`/runs/${said.id}/events`)];
   source.onopen = () => log.textContent = '';  // each stream begins with what was told so far
-  for (const kind of ['started', 'progress', 'saved', 'evaluated', 'finished', 'failed', 'cancelled'])
+  for (const kind of ['started', 'progress', 'saved', 'evaluated', 'workerreplaced', 'finished', 'failed', 'cancelled'])
     source.addEventListener(kind, event => {
       [state.textContent, log.textContent] = [`${run}: ${kind}`, `${kind} ${event.data}\\n` + log.textContent];
       if (['finished', 'failed', 'cancelled'].includes(kind)) source.close(); });
