@@ -30,7 +30,8 @@ class SettingsError(AiorlError):
     """Settings, arguments or a run directory were refused; `problems` has one sentence per mistake."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
-        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        sentences = (problems,) if isinstance(problems, str) else problems
+        self.problems: tuple[str, ...] = tuple(" ".join(sentence.splitlines()) for sentence in sentences)
         super().__init__("\n".join(self.problems))
 
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from aiorl.algorithms.interface import Policy, make_policy
+from aiorl.algorithms.state import load_exactly
+from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import load_arrays
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import VectorStepper
@@ -43,12 +45,15 @@ def load_policy_module(directory: Path, settings: RunSettings, spec: EnvSpec) ->
         CheckpointError: its file is broken or does not fit these settings.
 
     """
+    require_intact(directory / POLICY_FILE)
     policy = make_policy(settings, spec)
     tensors = {name: torch.from_numpy(values) for name, values in load_arrays(directory / POLICY_FILE).items()}
     try:
-        policy.load_state_dict(tensors)
+        load_exactly(policy, tensors)
     except RuntimeError as error:
         raise CheckpointError(f"{directory}: its policy does not fit these settings: {error}") from error
+    if not all(tensor.isfinite().all() for tensor in policy.state_dict().values()):
+        raise CheckpointError(f"{directory / POLICY_FILE}: holds values that are not finite")
     return policy
 
 

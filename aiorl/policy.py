@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aiorl.checkpoint.manifest import MANIFEST, Manifest, read_manifest
+from aiorl.checkpoint.settings import recorded_settings
 from aiorl.checkpoint.store import CheckpointStore
 from aiorl.errors import CheckpointError
-from aiorl.settings.load import validate
 
 
 class LoadedPolicy:
@@ -21,7 +21,7 @@ class LoadedPolicy:
         from aiorl.evaluation import load_policy_module  # imports torch
 
         self.checkpoint, self.manifest = checkpoint, manifest
-        self._policy = load_policy_module(checkpoint, validate(manifest.settings), manifest.spec)
+        self._policy = load_policy_module(checkpoint, recorded_settings(checkpoint, manifest), manifest.spec)
 
     def __call__(self, obs: Any) -> NDArray[np.float32]:
         """Return the action in env units, `(action_size,)` or `(n, action_size)`; of a Dict, `policy` counts.

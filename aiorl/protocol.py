@@ -98,10 +98,11 @@ class Measure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a worker wrote into a checkpoint."""
+    """A file that a worker wrote into a checkpoint, with the CRC-32 of its contents."""
 
     name: str
     nbytes: int
+    crc32: int
 
 
 # Replies
@@ -480,5 +481,5 @@ def decode_reply(data: bytes) -> Replies:
 def _decode(decoder: Any, data: bytes) -> Any:
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"a frame of {len(data)} bytes is no message: {error}") from error

@@ -258,7 +258,7 @@ REALISTIC: list[Message] = [
     UpdateOnRollouts(10**9, (10**4,) * 64, 10**9, 10**4, 10**9, "/" + "d" * 255),
     TrainerDone(10**9, 10**9, tuple(Measure(f"loss/number_{n}", 1 / (n + 1)) for n in range(40)), NS, NS, NS, NS),
     Save(10**9, "/" + "d" * 255, tuple(range(100))),
-    Saved(10**9, tuple(FileRecord(f"collector-{index}.safetensors", 10**10) for index in range(4))),
+    Saved(10**9, tuple(FileRecord(f"collector-{index}.safetensors", 10**10, 2**32 - 1) for index in range(4))),
     Restore("/" + "d" * 255, weights=1, weight_version=10**9, pending=(9,) * 100, pending_versions=(10**9,) * 100),
     Restored("x" * 300),
     EpisodesEvaluated(is_over=True, episodes=(EvaluatedEpisode(5, 1234.5678, 1000, True),) * 50),

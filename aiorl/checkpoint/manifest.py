@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from aiorl.checkpoint.tensors import checksum
 from aiorl.errors import CheckpointError
 from aiorl.protocol import EnvSpec, FileRecord
 
 FORMAT = 3
+Counter = Annotated[int, msgspec.Meta(ge=0)]
 MANIFEST = "manifest.json"
 
 
@@ -26,13 +28,13 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     run: str
-    tick: int
-    env_steps: int
-    gradient_steps: int
-    weight_version: int
-    previous_versions: tuple[int, ...]
-    replay_from_env_steps: int
-    seconds: float
+    tick: Counter
+    env_steps: Counter
+    gradient_steps: Counter
+    weight_version: Counter
+    previous_versions: tuple[Counter, ...]
+    replay_from_env_steps: Counter
+    seconds: Annotated[float, msgspec.Meta(ge=0)]
     created: str
     exact: bool
     reproducible: bool
@@ -56,12 +58,15 @@ def read_manifest(directory: Path) -> Manifest:
     except OSError as error:
         raise CheckpointError(f"{directory}: no checkpoint: {MANIFEST} cannot be read: {error.strerror}") from error
     try:
-        if (found := msgspec.json.decode(data).get("format")) != FORMAT:
+        found = msgspec.json.decode(data).get("format")
+        if type(found) is not int or found != FORMAT:
             raise CheckpointError(f"{path}: has format {found}; this version reads {FORMAT}")
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: is no manifest: {error}") from error
     for file in manifest.files:
+        if Path(file.name).name != file.name or "\0" in file.name:
+            raise CheckpointError(f"{path}: {file.name!r} is no plain file name")
         try:
             nbytes = (directory / file.name).stat().st_size
         except OSError:
@@ -69,6 +74,24 @@ def read_manifest(directory: Path) -> Manifest:
         if nbytes != file.nbytes:
             raise CheckpointError(f"{directory / file.name}: has {nbytes} bytes, not {file.nbytes}")
     return manifest
+
+
+def require_intact(path: Path) -> None:
+    """Check that a file of a checkpoint holds what was saved.
+
+    Raises:
+        CheckpointError: it is not in the manifest beside it, or has other contents.
+
+    """
+    record = next((file for file in read_manifest(path.parent).files if file.name == path.name), None)
+    if record is None:
+        raise CheckpointError(f"{path}: the manifest beside it does not know it")
+    try:
+        crc = checksum(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    if crc != record.crc32:
+        raise CheckpointError(f"{path}: its contents are not what was saved (its CRC-32 is not the manifest's)")
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

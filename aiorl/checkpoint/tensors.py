@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file, save
 from aiorl.errors import CheckpointError
 from aiorl.protocol import FileRecord
 
+PIECE_BYTES = 1 << 20
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -37,6 +39,15 @@ def load_arrays(path: Path) -> Arrays:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file's contents."""
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            crc = zlib.crc32(piece, crc)
+    return crc
+
+
 def record(path: Path) -> FileRecord:
     """Force a written file to disk and return what the manifest says of it."""
     fd = os.open(path, os.O_RDONLY)
@@ -44,4 +55,4 @@ def record(path: Path) -> FileRecord:
         os.fsync(fd)
     finally:
         os.close(fd)
-    return FileRecord(path.name, path.stat().st_size)
+    return FileRecord(path.name, path.stat().st_size, checksum(path))

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from aiorl.checkpoint.manifest import MANIFEST, read_manifest
+from aiorl.checkpoint.settings import recorded_settings
 from aiorl.checkpoint.store import CheckpointStore
 from aiorl.cli.training import run_loop
 from aiorl.coordinator.directory import SETTINGS_FILE, require_run
 from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, evaluation_entry, write_evaluation
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.errors import SettingsError
-from aiorl.settings.load import validate
 from aiorl.telemetry.log import RunLog, configure_cli
 from aiorl.telemetry.plot import CURVE_FILE
 
@@ -35,7 +35,7 @@ def evaluate_path(path: Path, episodes: int | None) -> int:
         for sentence in found.skipped:
             print(f"aiorl: skipped: {sentence}", file=sys.stderr)
         checkpoint, manifest, result = found.path, found.manifest, EVALUATION_FILE
-    settings = validate(manifest.settings)
+    settings = recorded_settings(checkpoint, manifest)
     if episodes is not None:
         evaluation_settings = settings.evaluation.model_copy(update={"episodes": episodes})
         settings = settings.model_copy(update={"evaluation": evaluation_settings})

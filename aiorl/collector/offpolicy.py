@@ -7,6 +7,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.replay_file import load_replay, save_replay
 from aiorl.collector.packing import draw, pack
 from aiorl.collector.service import CollectorService
@@ -126,7 +127,9 @@ class ReplayCollector(CollectorService):
         return [save_replay(directory / f"replay-{self._index}.safetensors", self._shard, tick)]
 
     def _restore_experience(self, directory: Path, has_state: bool) -> None:
-        load_replay(directory / f"replay-{self._index}.safetensors", self._shard)
+        path = directory / f"replay-{self._index}.safetensors"
+        require_intact(path)
+        load_replay(path, self._shard)
         if not has_state:
             self._add_moments(self._shard.packed_before(1))
 

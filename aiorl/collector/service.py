@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TypeVar
 
+from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import Arrays, load_arrays, save_arrays
 from aiorl.collector.actor import Actor
 from aiorl.collector.episodes import EpisodeTracker
@@ -194,6 +195,7 @@ class CollectorService(ABC):
     def _take_state(self, directory: Path) -> bool:
         """Take back what `_save` wrote; return whether the envs themselves went on."""
         path = directory / f"collector-{self._index}.safetensors"
+        require_intact(path)
         state = load_arrays(path)
 
         def part(prefix: str) -> Arrays:
@@ -205,7 +207,7 @@ class CollectorService(ABC):
             for name, vector in part("moments").items():
                 self._moments[name].vector[:] = vector
             return self._stepper.set_state(part("stepper"))
-        except (KeyError, ValueError, RuntimeError) as error:
+        except (KeyError, IndexError, ValueError, RuntimeError, TypeError) as error:
             raise CheckpointError(f"{path}: does not fit this run: {error}") from error
 
     def _reset_envs(self, *incarnation: int) -> None:

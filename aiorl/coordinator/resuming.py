@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from aiorl.checkpoint.settings import recorded_settings
 from aiorl.checkpoint.store import CheckpointStore, Found
 from aiorl.coordinator.directory import SETTINGS_FILE, require_run
 from aiorl.coordinator.saving import start_position
 from aiorl.coordinator.schedule import Schedule
-from aiorl.errors import SettingsError
+from aiorl.errors import CheckpointError, SettingsError
 from aiorl.settings import RunSettings, load_settings
-from aiorl.settings.load import validate
 
 CHANGEABLE = ("budget", "telemetry", "evaluation", "checkpoint", "runtime")
 
@@ -31,7 +31,7 @@ def resumed_settings(
     settings = load_settings(run_dir / SETTINGS_FILE, overrides=overrides, environ=environ)
     found = CheckpointStore(run_dir / "checkpoints").newest_whole()
     # Read as settings: what is a default now and was not there then is no change.
-    recorded, wanted = validate(found.manifest.settings).tree(), settings.tree()
+    recorded, wanted = recorded_settings(found.path, found.manifest).tree(), settings.tree()
     problems = [
         f"{key}: {_at(wanted, key)!r} is not what this run was started with ({_at(recorded, key)!r}); a resumed run"
         f" takes new values for {', '.join(CHANGEABLE)} only"
@@ -41,7 +41,18 @@ def resumed_settings(
     if problems:
         raise SettingsError(problems)
     start = start_position(found)
-    reached = Schedule(settings, start).budget_reached(start.tick)
+    schedule = Schedule(settings, start)
+    told, counted = (
+        (found.manifest.env_steps, found.manifest.gradient_steps),
+        (
+            schedule.env_steps(start.tick),
+            schedule.gradient_steps(start.tick),
+        ),
+    )
+    versions = (*start.previous_versions, start.weight_version)
+    if told != counted or list(versions) != sorted(versions) or len(start.previous_versions) != settings.lead:
+        raise CheckpointError(f"{found.path}: the counters of its manifest contradict each other")
+    reached = schedule.budget_reached(start.tick)
     seconds = settings.budget.seconds
     if reached is None and seconds is not None and found.manifest.seconds >= seconds:
         reached = f"budget.seconds={seconds:g}"

@@ -12,7 +12,7 @@ from aiorl.coordinator.capacity import Sizes, check_disk, check_memory
 from aiorl.coordinator.replacing import OnReplaced, ReplaceableCollector, ReplacementBudget
 from aiorl.coordinator.together import together
 from aiorl.coordinator.workers import WorkerFactory
-from aiorl.errors import EnvError
+from aiorl.errors import EnvError, ProtocolError
 from aiorl.protocol import Attach, Build, Built, EnvSpec
 from aiorl.runtime.handle import WorkerHandle
 from aiorl.service import Blocks
@@ -65,7 +65,8 @@ class Team:
         ready = await together((worker.start() for worker in self.workers), cancel_others=True)
         specs = [each.spec for each in ready[:-1]]
         spec = specs[0]
-        assert spec is not None
+        if spec is None:
+            raise ProtocolError("collector 0: Ready without a spec of its environment")
         if any(other != spec for other in specs):
             raise EnvError(f"the collectors' environments differ: {specs}")
         for note in spec.notes:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import make_learner
+from aiorl.algorithms.state import load_exactly
+from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import load_arrays, save_arrays
 from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.learner.device import pick_device
@@ -164,11 +166,13 @@ class LearnerService(ABC):
 
     def _restore(self, request: Restore) -> Restored:
         directory = Path(request.directory)
+        for name in (POLICY_FILE, LEARNER_FILE):
+            require_intact(directory / name)
         policy = load_arrays(directory / POLICY_FILE)
         state = load_arrays(directory / LEARNER_FILE)
         try:
             tensors = {name: torch.from_numpy(values) for name, values in policy.items()}
-            self._learner.policy.load_state_dict(tensors)
+            load_exactly(self._learner.policy, tensors)
             for name, moments in self._moments.items():
                 moments.vector[:] = state[f"moments.{name}"]
             self._learner.set_moments(self._moments)
@@ -177,7 +181,8 @@ class LearnerService(ABC):
                 self._learner.load_tensors({name: torch.from_numpy(values) for name, values in own.items()})
             for number, slot in enumerate(request.pending):
                 self._weights.write(slot, request.pending_versions[number], state[f"pending.{number}"])
-        except (KeyError, RuntimeError, ValueError) as error:
+            _refuse_nonfinite(self._learner.policy.state_dict() | self._learner.tensors(), "what was saved")
+        except (KeyError, IndexError, RuntimeError, TypeError, ValueError, ArithmeticError) as error:
             raise CheckpointError(f"{directory}: does not fit this run: {_first_line(error)}") from error
         self._weight_version = request.weight_version
         self._publish(request.weights)

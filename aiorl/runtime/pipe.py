@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 
 from aiorl.errors import ProtocolError
-from aiorl.protocol import MAX_FRAME_BYTES, LogLine, Message, Request, decode_reply, encode
+from aiorl.protocol import MAX_FRAME_BYTES, LogLine, Message, Replies, Request, decode_reply, encode
 from aiorl.runtime.conversation import Conversation
 
 _LENGTH = struct.Struct("!i")
@@ -69,13 +69,19 @@ class Pipe:
         self._answer = asyncio.get_running_loop().create_future()
         return self._answer
 
+    def _decode(self, data: bytes) -> Replies:
+        try:
+            return decode_reply(data)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self._worker}: {error}") from error
+
     async def _read(self) -> None:
         try:
             while True:
                 (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
                 if not 0 <= length <= MAX_FRAME_BYTES:
                     raise ProtocolError(f"{self._worker}: a frame of {length} bytes")
-                message = decode_reply(await self._reader.readexactly(length))
+                message = self._decode(await self._reader.readexactly(length))
                 if isinstance(message, LogLine):
                     self._on_log(message)
                     continue

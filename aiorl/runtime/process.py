@@ -112,7 +112,8 @@ class ProcessWorker(PipedWorker):
         await asyncio.wait([self._exited, self._pipe.closed], return_when=asyncio.FIRST_COMPLETED)
         # Both tell of the same death: the pipe may hold a last word, the process its exit code. A grandchild can
         # keep the pipe open, and a process can outlive its pipe, so neither is waited for without end.
-        await asyncio.wait([self._exited, self._pipe.closed], timeout=LAST_WORDS_S)
+        if self._pipe.broken is None:
+            await asyncio.wait([self._exited, self._pipe.closed], timeout=LAST_WORDS_S)
         if self._pipe.broken is not None:
             self.kill()
             return self._pipe.broken

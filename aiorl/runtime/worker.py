@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 import msgspec
 
+from aiorl.errors import ProtocolError
 from aiorl.protocol import (
     MAX_FRAME_BYTES,
     Failed,
@@ -150,8 +151,20 @@ class WorkerChannel:
         self._sender: int | None = None
 
     def receive(self) -> Any:
-        """Wait for the next request."""
-        return decode_request(self._connection.recv_bytes(MAX_FRAME_BYTES))
+        """Wait for the next request.
+
+        Raises:
+            ProtocolError: what came is none.
+            EOFError, ConnectionError: nothing comes any more.
+
+        """
+        try:
+            data = self._connection.recv_bytes(MAX_FRAME_BYTES)
+        except (EOFError, ConnectionError):
+            raise
+        except OSError as error:  # half a frame, or one of an impossible length
+            raise ProtocolError(f"a broken frame: {error}") from error
+        return decode_request(data)
 
     def send(self, message: Message) -> None:
         """Send a message."""

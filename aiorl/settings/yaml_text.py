@@ -17,6 +17,9 @@ from aiorl.errors import SettingsError
 Path = tuple[str, ...]
 Origins = dict[Path, str]
 
+MOST_VALUES = 20_000
+"""More values than any settings have: aliases of aliases can make a few lines into millions."""
+
 _INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*$")
 _FLOAT = re.compile(r"[-+]?([0-9]+(_[0-9]+)*)?\.?[0-9]*([eE][-+]?[0-9]+)?$")
 _WORDS = {
@@ -102,6 +105,8 @@ def _checked(node: yaml.Node, label: str, origins: Origins) -> Any:
 
 def _value(node: yaml.Node, label: str, path: Path, origins: Origins) -> Any:
     where = f"{label}:{node.start_mark.line + 1}"
+    if len(origins) > MOST_VALUES:
+        raise SettingsError(f"{where}: more than {MOST_VALUES} values, aliases written out")
     origins[path] = where
     if isinstance(node, yaml.ScalarNode):
         if any("\ud800" <= char <= "\udfff" for char in node.value):

@@ -21,6 +21,8 @@ from aiorl.protocol import LogLine
 from aiorl.telemetry.writer import FileWriter
 
 _LEVELS = logging.getLevelNamesMapping()
+_RESERVED = {"event", "level", "worker", "pid", "self", "method_name"}
+"""Names that a worker's own fields cannot have as they are."""
 
 
 class RunLog:
@@ -55,8 +57,8 @@ class RunLog:
 
     def from_worker(self, role: str, index: int, pid: int | None, line: LogLine) -> None:
         """Pass a worker's line on."""
-        level = _LEVELS.get(line.level.upper(), logging.INFO)
-        fields = {name: value for name, value in line.fields if name not in ("event", "level", "worker", "pid")}
+        level = _LEVELS.get(line.level.upper()) or logging.INFO
+        fields = {f"{name}_" if name in _RESERVED else name: value for name, value in line.fields}
         self._logger.log(level, line.event, worker=f"{role} {index}", pid=pid, **fields)
 
 

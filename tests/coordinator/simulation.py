@@ -417,7 +417,7 @@ class Desk:
 
 def write(path: Path, content: dict[str, Any]) -> FileRecord:
     path.write_text(json.dumps(content), encoding="utf-8")
-    return FileRecord(path.name, path.stat().st_size)
+    return FileRecord(path.name, path.stat().st_size, 0)
 
 
 async def refused(work: Awaitable[None], kind: type[BaseException] = WorkerFailedError) -> BaseException:
