@@ -102,7 +102,11 @@ def _death(algorithm: str, role: str, phase: str, gates: tuple[str, ...]) -> Ite
 def _replaced(algorithm: str) -> Iterator[Case]:
     """The run goes on to its end: what is checked then is every row."""
     replace = ("collection.on_collector_death=replace", "telemetry.dump_rollouts=true")[: 1 + (algorithm == "appo")]
-    for phase, gates in phases(algorithm, "collector").items():
+    collect = "CollectChunk" if algorithm == "sac" else "CollectRollout"
+    held = phases(algorithm, "collector") | {"collected, not told": (f"collector {collect} 14 after wait",)}
+    if algorithm == "sac":
+        held["packed, not told"] = ("collector PackBatch 12 after wait",)
+    for phase, gates in held.items():
         for verb, signal, more in (("kill", "SIGKILL", ()), ("stop", "SIGSTOP", SHORT)):
             cause = f"{signal} of the collector, which is replaced"
             if phase not in ("start-up", "shutdown"):

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from aiorl import Outcome, RemoteTracebackError, Run, WorkerFailedError, WorkerStartupError, load_policy
 from aiorl.checkpoint.store import CheckpointStore
@@ -139,6 +140,9 @@ def _check_rows(case: Case, run_dir: Path) -> None:
     """Every step is there once, each next observation is of its own row, and the break is marked."""
     columns = experience(case.algorithm, run_dir)
     assert columns["valid"].shape == (100, 4) and columns["valid"].all()
+    moments = load_file(run_dir / "checkpoints" / "latest" / "learner.safetensors")["moments.policy"]
+    assert moments[0] == 400, "the statistics of each observation count once"
+    assert np.allclose(moments[1:4], columns["obs"].reshape(400, 3).astype(np.float64).mean(axis=0), rtol=1e-12)
     rows = {name: columns[name].swapaxes(0, 1) for name in ("obs", "next_obs", "cut", "truncated")}
     assert np.array_equal(rows["next_obs"], rows["obs"] + 1)
     goes_on = np.isclose(rows["obs"][:, 1:], rows["next_obs"][:, :-1]).all(axis=-1)
