@@ -50,7 +50,7 @@ async def train(preset: str, seed: int, run_dir: Path, kills: int) -> list[tuple
                 continue
             elif event.record["env_steps"] >= every * (killed + 1):
                 killed, killed_at = killed + 1, time.monotonic()
-                os.kill(_collector(run_dir), signal.SIGKILL)
+                os.kill(found[-1][1].pid or 0 if found else _collector(run_dir), signal.SIGKILL)
         outcome = await run.wait()
     assert outcome.evaluation is not None and len(found) == kills
     print(f"{run_dir.name}: {kills} kills, evaluation {outcome.evaluation.return_mean:.1f}, {outcome.seconds:.0f} s")
