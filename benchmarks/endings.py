@@ -30,7 +30,7 @@ collectors' replay, but not their episodes; *older* is the last one before; *non
 
 Written by `python -m benchmarks.endings`.
 """
-SHORT = "3 s to be ready, 3 s for the first requests of a kind, 1 s for later ones, 1 s to stop by itself, 0.5 s more"
+SHORT = "4 s to be ready, 4 s for the first requests of a kind, 2 s for later ones, 1 s to stop by itself, 0.5 s more"
 
 
 @dataclass

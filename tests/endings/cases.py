@@ -23,7 +23,8 @@ Checkpoint = Literal["none", "older", "of the failure", "of the end"]
 KILLED = r"signal 9 \(SIGKILL\)"
 BEFORE_SAVE = ("checkpoint.every_env_steps=160", "telemetry.interval_ticks=1000")
 """There is a checkpoint at tick 10, another at tick 20, and the end is at tick 25."""
-SHORT = ("runtime.first_deadline_s=3", "runtime.deadline_s=1", "runtime.startup_deadline_s=3")
+SHORT = ("runtime.first_deadline_s=4", "runtime.deadline_s=2")
+STARTUP_S = 4
 LADDER = ("runtime.stop_ask_s=1", "runtime.stop_terminate_s=0.5")
 
 
@@ -84,9 +85,10 @@ def _death(algorithm: str, role: str, phase: str, gates: tuple[str, ...]) -> Ite
     crashed, stalled = (f"{role} 0 .*{KILLED}", f"{role} 0 .*did not answer")
     of_failure: Checkpoint = "of the failure" if role == "collector" else "older"
     if phase == "start-up":
-        unready = f"{role} 0 was not ready after runtime.startup_deadline_s=3"
+        unready = f"{role} 0 was not ready after runtime.startup_deadline_s={STARTUP_S}"
+        soon = (f"runtime.startup_deadline_s={STARTUP_S}",)
         yield Case(kill, phase, algorithm, gates, f"kill {role}", WorkerStartupError, crashed, "none")
-        yield Case(stop, phase, algorithm, gates, f"stop {role}", WorkerStartupError, unready, "none", SHORT, 8)
+        yield Case(stop, phase, algorithm, gates, f"stop {role}", WorkerStartupError, unready, "none", soon, 8)
     elif phase == "shutdown":
         yield Case(kill, phase, algorithm, gates, f"kill {role}", None, "completed", "of the end")
         yield Case(stop, phase, algorithm, gates, f"stop {role}", None, "completed", "of the end", SHORT)
@@ -166,8 +168,8 @@ def _traps(algorithm: str) -> Iterator[Case]:
         yield case("calls os._exit", "exit", phase, error, code)
         yield case("kills its process", "kill", phase, error, KILLED)
     for what, trap in (("never returns", "hang"), ("hangs in C with the GIL", "gil")):
-        unready = "was not ready after runtime.startup_deadline_s=3"
-        yield case(what, trap, "start-up", WorkerStartupError, unready, *SHORT)
+        soon = f"runtime.startup_deadline_s={STARTUP_S}"
+        yield case(what, trap, "start-up", WorkerStartupError, f"was not ready after {soon}", soon)
         yield case(what, trap, "mid-chunk", WorkerStalledError, "did not answer Collect", *SHORT)
         yield case(what, trap, "shutdown", None, "completed", *SHORT)
     for what, trap, words in (
