@@ -19,7 +19,7 @@ torch.set_num_threads(1)  # inline workers compute in this process: as many thre
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if item.path.name == "test_replacement.py":  # the matrix of tests/endings has the same on asyncio
+    if item.path.name.startswith("test_replacement"):  # the matrix of tests/endings has the same on asyncio
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

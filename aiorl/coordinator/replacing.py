@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiorl.errors import (
     AiorlError,
@@ -25,7 +25,7 @@ DEATHS = (WorkerCrashedError, WorkerStalledError, WorkerFailedError, WorkerStart
 """What a replacement may help against; values that are not finite, or a broken contract, come again."""
 
 
-OnReplaced = Callable[[WorkerReplaced, AiorlError], None]
+OnReplaced = Callable[[WorkerReplaced, AiorlError], Awaitable[None]]
 """Told of every replacement, and of the death that it makes good."""
 
 
@@ -113,8 +113,8 @@ class ReplaceableCollector:
         if isinstance(request, Attach):
             self._attach = request
         while True:
+            await self._replace_dead()  # what it raises is final
             try:
-                await self._replace_dead()
                 return await self._worker.call(request)
             except DEATHS as error:
                 if not isinstance(request, Repeatable):
@@ -124,12 +124,12 @@ class ReplaceableCollector:
     async def death(self) -> AiorlError:
         """Wait for a death that cannot be made good; return how it was."""
         while True:
-            error = await self._worker.death()
             try:
+                await self._replace_dead()  # of one that was broken off, too
+                error = await self._worker.death()
                 if not isinstance(error, DEATHS):
                     return error
                 self._mourn(error)
-                await self._replace_dead()
             except AiorlError as last:
                 return last
 
@@ -165,7 +165,7 @@ class ReplaceableCollector:
                 self._cause = None
                 seconds = time.monotonic() - self._noticed
                 event = WorkerReplaced(self.role, self.index, self.pid, str(cause), seconds, attached.rows_kept)
-                self._on_replaced(event, cause)
+                await self._on_replaced(event, cause)
 
     async def _bring_up(self, cause: WorkerError) -> Attached:
         # Whoever had the place, or was on the way to it when a call was cancelled, must be gone: one writer at a time.

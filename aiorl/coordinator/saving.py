@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,10 +38,13 @@ class Saver:
         self._settings, self._store, self._team = settings, store, team
         self._spec, self._writer, self._run = spec, writer, run
 
-    async def save(self, dialogue: Dialogue, seconds: float, *, reproducible: bool, exact: bool = True) -> Path:
+    async def save(
+        self, dialogue: Dialogue, seconds: float, *, is_reproducible: Callable[[], bool], exact: bool = True
+    ) -> Path:
         """Write a checkpoint of a drained dialogue and return its path.
 
-        With `exact` false the collectors are gone: the learner writes their shards for them.
+        With `exact` false the collectors are gone: the learner writes their shards for them. `is_reproducible` is
+        asked once all files are there: a collector may die over its own.
         """
         schedule, tick = dialogue.schedule, dialogue.tick
         position = schedule.position(tick)
@@ -72,7 +76,7 @@ class Saver:
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             exact=exact,
-            reproducible=reproducible and exact,
+            reproducible=is_reproducible() and exact,
             has_replay=True,
             settings=self._settings.tree(),
             spec=self._spec,

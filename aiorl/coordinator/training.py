@@ -190,14 +190,16 @@ class Training:
         if dialogue.tick in (0, self._saved_tick):
             return  # nothing that is not on disk already
         self._flush_metrics()  # a resume goes on from here, and so do its curves
-        self._checkpoint = await saver.save(dialogue, self._clock.seconds, reproducible=self._reproducible, exact=exact)
+        self._checkpoint = await saver.save(
+            dialogue, self._clock.seconds, is_reproducible=lambda: self._reproducible, exact=exact
+        )
         self._saved_tick = dialogue.tick
         env_steps = self._schedule.env_steps(dialogue.tick)
         self._autosave.saved(env_steps)
         self._log.info("checkpoint saved", path=str(self._checkpoint), env_steps=env_steps)
         self._emit(Saved(self._checkpoint, dialogue.tick, env_steps))
 
-    def _on_replaced(self, event: WorkerReplaced, cause: AiorlError) -> None:
+    async def _on_replaced(self, event: WorkerReplaced, cause: AiorlError) -> None:
         assert self._team is not None
         self._reproducible = False
         self._log.warning(
@@ -210,7 +212,10 @@ class Training:
             self._log.keep("traceback of the collector that was replaced", cause=str(cause.__cause__))
         workers = worker_entries(self._team.workers)
         self._status.update(now=True, workers=workers, reproducible=False, **self._counters())
-        self._emit(event)
+        try:
+            await self._writer.flush()  # who hears of it finds it so on disk
+        finally:
+            self._emit(event)
 
     async def _save_after_failure(self, error: AiorlError, dialogue: Dialogue, saver: Saver, team: Team) -> None:
         """Save what the learner still has; the collectors' shards are memory that anyone can write out."""

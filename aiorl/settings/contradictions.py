@@ -78,10 +78,12 @@ def _of_replay(settings: RunSettings) -> Iterator[str]:
             f"replay.capacity: {replay.capacity} holds {settings.shard_steps} vector steps of {env.num_envs} envs,"
             f" fewer than collection.chunk_steps={collection.chunk_steps} or replay.n_step={replay.n_step} need"
         )
-    elif held < collection.learning_starts:
+    elif held < (
+        warm_up := -(-collection.learning_starts // settings.env_steps_per_tick) * settings.env_steps_per_tick
+    ):
         yield (
             f"replay.capacity: {replay.capacity} (held: {held}) is less than"
-            f" collection.learning_starts={collection.learning_starts}"
+            f" collection.learning_starts={collection.learning_starts}, in whole chunks {warm_up}"
         )
     elif held < learner.batch_size:
         yield f"replay.capacity: {replay.capacity} is less than learner.batch_size={learner.batch_size}"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import make_policy
+from aiorl.checkpoint.manifest import FORMAT, Manifest, write_manifest
 from aiorl.collector.offpolicy import ReplayCollector
 from aiorl.collector.onpolicy import RolloutCollector
 from aiorl.collector.service import CollectorService
@@ -240,6 +241,9 @@ def test_saved_and_restored_it_goes_on_as_it_would_have(make: Any, tmp_path: Pat
         first.collect(tick, 0)
     saved = first.collector.handle(Save(2, str(tmp_path)))
     assert [file.name for file in saved.files] == ["collector-0.safetensors"]  # rollouts are not saved
+    counters = (2, 0, 0, 0, (), 0, 0.0)
+    manifest = Manifest(FORMAT, "run", *counters, "", True, True, True, {}, first.spec, {}, saved.files)
+    write_manifest(tmp_path, manifest)
     assert second.collector.handle(Restore(str(tmp_path), vector_steps=12)).note == ""
     for bench in (first, second):
         bench.collect(3, 2)

@@ -101,9 +101,10 @@ class Place:
             self.handles.append(makers[incarnation](self.log, 100 + incarnation))
             return self.handles[-1]
 
-        self.collector = ReplaceableCollector(
-            2, make, ReplacementBudget(settings(most)), lambda event, _: self.events.append(event)
-        )
+        async def note(event: WorkerReplaced, _: AiorlError) -> None:
+            self.events.append(event)
+
+        self.collector = ReplaceableCollector(2, make, ReplacementBudget(settings(most)), note)
 
     async def ready(self) -> ReplaceableCollector:
         await self.collector.start()

@@ -534,7 +534,7 @@ def test_a_contradiction_says_where_its_key_came_from(write: Any) -> None:
         ["env.num_envs=16", "collection.collectors=2", "learner.batch_size=254"],
         ["replay.capacity=1600", "collection.chunk_steps=100"],
         ["replay.capacity=1600", "replay.n_step=100"],
-        ["replay.capacity=1015", "collection.learning_starts=1008"],  # 63 vector steps are held
+        ["replay.capacity=1039", "collection.learning_starts=1009"],  # 64 vector steps are held, 16 chunks
         ["replay.capacity=160", "collection.learning_starts=0", "learner.batch_size=160"],
         ["budget.env_steps=null", "budget.gradient_steps=1"],
         ["budget.env_steps=null", "budget.seconds=0.5"],
