@@ -23,14 +23,15 @@ HEAD = """# How runs end
 Each row is a cause in a phase, played with real processes: the phase is held while the fault is made, then let go.
 Seconds are counted from the cause: until the coordinator knew (*noticed*), and until nothing of the run was left
 (*ended*), SAC / APPO, one play of each. After every one of them no process, descriptor, thread, task or shared memory
-was left. Where a row has to do with a deadline, that was set short: {short}. SAC has a warm-up and packs; APPO has not.
+was left. Where a row has to do with a deadline, that was set short: {short}.
+SAC has a warm-up and packs; APPO has not.
 
 *Checkpoint*: *of the end* holds everything; *of the failure* was made by the learner after a collector's end, with the
 collectors' replay, but not their episodes; *older* is the last one before; *none*: there was none yet. Each was loaded.
 
 Written by `python -m benchmarks.endings`.
 """
-SHORT = "4 s to be ready, 4 s for the first requests of a kind, 2 s for later ones, 1 s to stop by itself, 0.5 s more"
+SHORT = "4 s to be ready,\n4 s for the first requests of a kind, 2 s for later ones, 1 s to stop by itself, 0.5 s more"
 
 
 @dataclass
