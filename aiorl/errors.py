@@ -16,6 +16,7 @@ AiorlError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class AiorlError(Exception):
@@ -33,6 +34,9 @@ class SettingsError(AiorlError):
         sentences = (problems,) if isinstance(problems, str) else problems
         self.problems: tuple[str, ...] = tuple(" ".join(sentence.splitlines()) for sentence in sentences)
         super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SettingsError, (self.problems,)
 
 
 class EnvError(AiorlError):

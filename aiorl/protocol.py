@@ -482,4 +482,5 @@ def _decode(decoder: Any, data: bytes) -> Any:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"a frame of {len(data)} bytes is no message: {error}") from error
+        reason = " ".join(str(error).split())
+        raise ProtocolError(f"a frame of {len(data)} bytes is no message: {reason}") from error

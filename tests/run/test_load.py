@@ -43,7 +43,7 @@ def test_episodes_of_one_step_in_many_envs(algorithm: str, ticks: int) -> None:
 def test_runs_one_after_another(count: int) -> None:
     found = asyncio.run(over_runs(count))
     warm = found[min(4, count // 2)]
-    assert found[-1].descriptors == warm.descriptors and found[-1].threads == warm.threads
+    assert found[-1].descriptors <= warm.descriptors + 1 and found[-1].threads <= warm.threads + 1
     assert found[-1].mib < warm.mib + GROWTH_MIB
 
 

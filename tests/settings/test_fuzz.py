@@ -105,7 +105,7 @@ def settings_or_sentences(load: Callable[[], RunSettings], shown: object) -> boo
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=() if part < 2 else pytest.mark.slow) for part in range(SLICES)]
+    "part", [pytest.param(part, marks=() if part < 1 else pytest.mark.slow) for part in range(SLICES)]
 )
 def test_damaged_files_overrides_and_variables(part: int, tmp_path: Path) -> None:
     rng = random.Random(part)
