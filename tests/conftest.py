@@ -24,16 +24,31 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
+def _is_one_more(file: str, name: str, parameters: dict[str, object]) -> bool:
+    algorithm = parameters.get("algorithm")
+    match file:
+        case "test_faults.py" | "test_hosts.py":
+            return "uvloop" in name
+        case "test_determinism.py":
+            is_second = parameters.get("collectors") == 2 and "twice" not in name
+            return is_second or (algorithm, parameters.get("lead")) == ("appo", 2)
+        case "test_probes.py":
+            return parameters.get("probe") == "ScratchEnv" and parameters.get("end") == "both"
+        case "test_run.py":
+            return algorithm == "appo" and ("second_signal" in name or "killed" in name or "raises" in name)
+        case "test_load.py":
+            return "waits_for" in name and (algorithm, parameters.get("how")) in (
+                ("appo", "completes"),
+                ("sac", "fails"),
+            )
+    return False
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A fault on the other loop, or a second tick of lag, is one more of a kind: before a release is soon enough."""
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if item.path.name in ("test_faults.py", "test_hosts.py") and "uvloop" in item.name:
-            item.add_marker(pytest.mark.slow)
-        if item.path.name == "test_determinism.py" and (parameters.get("algorithm"), parameters.get("lead")) == (
-            "appo",
-            2,
-        ):
+        if _is_one_more(item.path.name, item.name, parameters):
             item.add_marker(pytest.mark.slow)
 
 

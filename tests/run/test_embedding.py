@@ -58,7 +58,7 @@ async def test_the_loop_is_never_blocked_for_long(run_dir: Path) -> None:
     await just_run(small_settings("telemetry.tensorboard=true"), run_dir)
     ticking.cancel()
     await asyncio.gather(ticking, return_exceptions=True)
-    assert max(gaps) < 0.2, "a generous bound: a blocking start or save takes seconds"
+    assert max(gaps) < 1.0, "a generous bound: a blocking start or save takes seconds, and a busy machine tenths"
 
 
 async def just_run(settings: RunSettings, run_dir: Path) -> Outcome:
