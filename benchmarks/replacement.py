@@ -4,7 +4,7 @@
 
 Trains the swing-up with SAC and APPO, two seeds each, undisturbed and with a collector killed every so many env steps
 (`collection.on_collector_death: replace`). Prints the time to notice, the time to replace, the rows kept, and the
-learning curves side by side.
+evaluations, and draws SAC's learning curves.
 """
 
 import argparse
@@ -22,10 +22,13 @@ from benchmarks.learning_curves import draw, read_run
 
 SEEDS = (0, 1)
 PRESETS = {
-    "sac/pendulum": ("env.num_envs=4", "learner.gradient_steps=4"),
+    "sac/pendulum": ("env.num_envs=4", "learner.gradient_steps=4", "env.kwargs.stagger=false"),
     "appo/pendulum": (),
 }
-"""With what changes: whole episodes, of 200 steps, must fit between two kills to be seen."""
+"""With what changes: whole episodes, of 200 steps, must fit between two kills to be seen.
+
+APPO needs its envs staggered: after a kill the first episodes of some are short, so its curve is not drawn.
+"""
 
 
 async def train(preset: str, seed: int, run_dir: Path, kills: int) -> list[tuple[float, aiorl.WorkerReplaced]]:
@@ -34,7 +37,6 @@ async def train(preset: str, seed: int, run_dir: Path, kills: int) -> list[tuple
         preset,
         overrides=[
             f"seed={seed}",
-            "env.kwargs.stagger=false",
             *PRESETS[preset],
             "collection.on_collector_death=replace",
             f"collection.max_replacements={max(kills, 1)}",
@@ -96,9 +98,9 @@ def main() -> None:
                 print(f"{name}: noticed after {_spread([noticed for noticed, _ in found], 'ms', 1000)}")
                 print(f"{name}: replaced after {_spread([event.seconds for _, event in found], 'ms', 1000)} more")
                 print(f"{name}: rows kept {[event.rows_kept for _, event in found]}")
-    for name in ("sac", "appo"):
-        own = {label: runs for label, runs in curves.items() if label.startswith(name)}
-        draw(own, arguments.out.with_stem(f"{arguments.out.stem}_{name}"), f"{name}: the swing-up")
+    draw(
+        {label: runs for label, runs in curves.items() if label.startswith("sac")}, arguments.out, "SAC on the swing-up"
+    )
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ FACTORY = ("runtime/worker.py", "cloudpickle.loads(start.env_factory)")
 def complaints(source: str, name: str = "x.py") -> list[str]:
     """What in a module reads, or might read, a pickle."""
     tree = ast.parse(source)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found: list[str] = []
     for node in ast.walk(tree):
         found += [f"{name}:{node.lineno}: {what}" for what in _of_import(node) + _of_call(node, name)]
         if isinstance(node, ast.Attribute | ast.Name):
-            found += [f"{name}:{node.lineno}: {what}" for what in _of_name(ast.unparse(node), node, tree)]
+            found += [f"{name}:{node.lineno}: {what}" for what in _of_name(ast.unparse(node), id(node) in called)]
     return sorted(found)
 
 
@@ -62,13 +63,12 @@ def _of_call(node: ast.AST, name: str) -> list[str]:
     return []
 
 
-def _of_name(text: str, node: ast.AST, tree: ast.AST) -> list[str]:
+def _of_name(text: str, is_called: bool) -> list[str]:
     if text in ("torch.load", "pickle.loads", "pickle.load", "torch.package", "torch.serialization.load"):
         return [text]
     if text.startswith("yaml.") and any(word in text for word in ("unsafe", "Unsafe", "full_load", "FullLoader")):
         return [text]
-    called = {id(call.func) for call in ast.walk(tree) if isinstance(call, ast.Call)}
-    if text in ("cloudpickle.loads", "cloudpickle.load", "np.load", "numpy.load") and id(node) not in called:
+    if text in ("cloudpickle.loads", "cloudpickle.load", "np.load", "numpy.load") and not is_called:
         return [f"{text} under another name"]
     return []
 
