@@ -16,7 +16,7 @@ AiorlError
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 
 class AiorlError(Exception):
@@ -25,6 +25,11 @@ class AiorlError(Exception):
     role: str = ""
     index: int = 0
     pid: int | None = None
+
+    def of(self, role: str, index: int, pid: int | None = None) -> Self:
+        """Say which worker it came from; return it."""
+        self.role, self.index, self.pid = role, index, pid
+        return self
 
 
 class SettingsError(AiorlError):

@@ -67,9 +67,26 @@ def load_replay(path: Path, shard: ReplayShard) -> None:
             written, packed = (int(file.get_tensor(f"{name}_steps")[0]) for name in ("written", "packed"))
             columns = {name: file.get_slice(name) for name in shard.column_shapes}
             total = columns["terminated"].get_shape()[0]
+            for name, (_, dtype) in shard.column_shapes.items():
+                if columns[name].get_dtype() != _DTYPES[dtype]:
+                    raise StorageError(f"{name} is {columns[name].get_dtype()}, not {_DTYPES[dtype]}")
+            if not total <= written < 2**53 or not 0 <= packed <= written:
+                raise StorageError(f"{written} steps written and {packed} packed, of which {total} are here")
             for start in range(max(0, total - shard.steps), total, steps):
                 piece = {name: column[start : min(start + steps, total)] for name, column in columns.items()}
+                for name, values in piece.items():
+                    if not np.isfinite(values).all():
+                        raise StorageError(f"{name} is not finite")
                 shard.fill(piece, written - total + start, written)
             shard.set_packed(packed)
-    except (OSError, SafetensorError, StorageError, ValueError) as error:
+    except (
+        OSError,
+        SafetensorError,
+        StorageError,
+        ValueError,
+        TypeError,
+        IndexError,
+        OverflowError,
+        AttributeError,
+    ) as error:
         raise CheckpointError(f"{path}: cannot be restored: {error}") from error

@@ -43,6 +43,7 @@ class CheckpointStore:
     def commit(self, draft: Path, manifest: Manifest, keep: int) -> Path:
         """Make a draft with all its files the newest checkpoint, point `latest` at it, drop the oldest."""
         write_manifest(draft, manifest)
+        read_manifest(draft)  # what a worker says it wrote is there
         _sync_folder(draft)
         final = self.folder / str(manifest.tick)
         if final.exists():  # the same tick again: `newest_whole` knows the old one until the new one is in place
@@ -84,7 +85,8 @@ class CheckpointStore:
 
         """
         skipped: list[str] = []
-        paths = {int(path.name.removeprefix(_REPLACED)): path for path in self.folder.glob(f"{_REPLACED}*")}
+        replaced = {path.name.removeprefix(_REPLACED): path for path in self.folder.glob(f"{_REPLACED}*")}
+        paths = {int(tick): path for tick, path in replaced.items() if tick.isdecimal()}
         paths |= {int(path.name): path for path in self.paths()}
         for _, path in sorted(paths.items(), reverse=True):
             try:

@@ -35,7 +35,7 @@ def load_arrays(path: Path) -> Arrays:
     """
     try:
         return dict(load_file(path))
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
 
 

@@ -76,6 +76,8 @@ class EpisodeTracker:
 
     def set_state(self, state: dict[str, NDArray[Any]]) -> None:
         """Take back what `get_state` returned."""
+        if not state["return"].shape == state["length"].shape == self._return.shape:
+            raise ValueError(f"returns of shape {state['return'].shape}, not {self._return.shape}")
         self._return[:] = state["return"]
         self._length[:] = state["length"]
         self.recent.replace(state["window"])

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import Arrays, load_arrays, save_arrays
 from aiorl.collector.actor import Actor
@@ -202,12 +204,15 @@ class CollectorService(ABC):
             return {name.removeprefix(f"{prefix}."): v for name, v in state.items() if name.startswith(f"{prefix}.")}
 
         try:
+            for name, values in state.items():
+                if np.issubdtype(values.dtype, np.floating) and not np.isfinite(values).all():
+                    raise ValueError(f"{name} is not finite")
             self._actor.set_state(part("actor"))
             self._episodes.set_state(part("episodes"))
             for name, vector in part("moments").items():
-                self._moments[name].vector[:] = vector
+                self._moments[name].restore(vector)
             return self._stepper.set_state(part("stepper"))
-        except (KeyError, IndexError, ValueError, RuntimeError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, RuntimeError, TypeError, ArithmeticError) as error:
             raise CheckpointError(f"{path}: does not fit this run: {error}") from error
 
     def _reset_envs(self, *incarnation: int) -> None:

@@ -39,7 +39,7 @@ class OffPolicyDialogue(Dialogue):
             if slot is None:
                 return collected, None
             packed = await call(collector, PackBatch(tick, slot, self._settings.seed), BatchPacked)
-            self._count_rows(collector.name, packed)
+            self._count_rows(collector, packed)
             self.batches.written(slot, collector.name)
             return collected, packed
 
@@ -56,9 +56,9 @@ class OffPolicyDialogue(Dialogue):
         self.batches.free(slot)
         return done
 
-    def _count_rows(self, collector: str, packed: BatchPacked) -> None:
-        if packed.rows_written <= self._rows_written[collector]:
-            raise ProtocolError(
-                f"{collector}: its rows went from {self._rows_written[collector]} to {packed.rows_written}"
-            )
-        self._rows_written[collector] = packed.rows_written
+    def _count_rows(self, collector: WorkerHandle, packed: BatchPacked) -> None:
+        name, before = collector.name, self._rows_written[collector.name]
+        if packed.rows_written <= before:
+            error = ProtocolError(f"{name}: its rows went from {before} to {packed.rows_written}")
+            raise error.of(collector.role, collector.index, collector.pid)
+        self._rows_written[name] = packed.rows_written

@@ -9,13 +9,14 @@ from pathlib import Path
 from msgspec import structs
 
 from aiorl.checkpoint.manifest import FORMAT, MANIFEST, Manifest, read_manifest
+from aiorl.checkpoint.settings import recorded_settings
 from aiorl.checkpoint.store import CheckpointStore, Found
 from aiorl.coordinator.dialogue import Dialogue, call
 from aiorl.coordinator.directory import versions
 from aiorl.coordinator.schedule import Position
 from aiorl.coordinator.team import Team
 from aiorl.coordinator.together import together
-from aiorl.errors import CheckpointError
+from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.protocol import EnvSpec, Restore, Restored, Save
 from aiorl.protocol import Saved as SavedFiles
 from aiorl.settings import RunSettings
@@ -64,6 +65,10 @@ class Saver:
             )
             for worker in workers
         )
+        for worker, each in zip(workers, saved, strict=True):
+            if not each.files:
+                error = ProtocolError(f"{worker.name}: Saved without a file")
+                raise error.of(worker.role, worker.index, worker.pid)
         manifest = Manifest(
             format=FORMAT,
             run=self._run,
@@ -139,16 +144,17 @@ async def restore(
         log.warning(note)
 
 
-async def warm_start(source: Path, settings: RunSettings, dialogue: Dialogue, team: Team, spec: EnvSpec) -> None:
+async def warm_start(
+    source: Path, settings: RunSettings, dialogue: Dialogue, team: Team, spec: EnvSpec, writer: FileWriter
+) -> None:
     """Give a new run's learner the policy of a checkpoint, with its observation statistics.
 
     Raises:
         CheckpointError: there is none, or it does not fit.
 
     """
-    path = source if (source / MANIFEST).is_file() else CheckpointStore(source / "checkpoints").newest_whole().path
-    manifest = read_manifest(path)
-    kinds = manifest.settings["algorithm"]["kind"], settings.algorithm.kind
+    path, manifest = await writer.run(lambda: _policy_source(source))
+    kinds = recorded_settings(path, manifest).algorithm.kind, settings.algorithm.kind
     if kinds[0] != kinds[1]:
         raise CheckpointError(f"{path}: its policy is one of {kinds[0]}; this run's algorithm is {kinds[1]}")
     if manifest.spec.bare != structs.replace(spec.bare, num_envs=manifest.spec.num_envs):
@@ -157,3 +163,11 @@ async def warm_start(source: Path, settings: RunSettings, dialogue: Dialogue, te
     weights = dialogue.weights.claim(dialogue.schedule.start.weight_version, [learner.name])
     await call(learner, Restore(str(path.resolve()), policy_only=True, weights=weights), Restored)
     dialogue.weights.written(weights, learner.name)
+
+
+def _policy_source(source: Path) -> tuple[Path, Manifest]:
+    """Return the checkpoint that a run directory, or a checkpoint itself, stands for."""
+    if (source / MANIFEST).is_file():
+        return source, read_manifest(source)
+    found = CheckpointStore(source / "checkpoints").newest_whole()
+    return found.path, found.manifest

@@ -52,7 +52,8 @@ class Team:
         try:
             await to_the_end(self.stop(self.workers), on_cancel=self._kill)
         finally:
-            self._blocks.close()
+            # Giving back gigabytes takes the kernel a while.
+            await to_the_end(self._factory.run(self._blocks.close))
 
     async def start(self) -> EnvSpec:
         """Start all workers, size and map the memory; return what the env looks like.
@@ -66,7 +67,9 @@ class Team:
         specs = [each.spec for each in ready[:-1]]
         spec = specs[0]
         if spec is None:
-            raise ProtocolError("collector 0: Ready without a spec of its environment")
+            first = self.collectors[0]
+            error = ProtocolError(f"{first.name}: Ready without a spec of its environment")
+            raise error.of(first.role, first.index, first.pid)
         if any(other != spec for other in specs):
             raise EnvError(f"the collectors' environments differ: {specs}")
         for note in spec.notes:

@@ -108,7 +108,8 @@ class Training:
                     self._sinks.cut_back(manifest.tick, manifest.env_steps)
                     await self._writer.run(lambda: cut_back_dumps(self._directory.path, manifest.tick))
                 elif settings.checkpoint.warm_start is not None:
-                    await warm_start(Path(settings.checkpoint.warm_start), settings, dialogue, team, spec)
+                    source = Path(settings.checkpoint.warm_start)
+                    await warm_start(source, settings, dialogue, team, spec, self._writer)
                 else:
                     await dialogue.publish_first()
                 self.has_started = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from aiorl.runtime.cores import thread_budget, usable_cores
@@ -42,6 +44,10 @@ class WorkerFactory:
         if runtime.kind == "inline":
             return InlineWorker(start, runtime, self._log, self._executor)
         return ProcessWorker(start, runtime, self._log, start_context(runtime), self._executor)
+
+    async def run(self, call: Callable[[], None]) -> None:
+        """Do something that may block in a thread."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def close(self) -> None:
         """End the threads; every worker has been stopped before."""

@@ -130,12 +130,16 @@ class VectorStepper:
     def set_state(self, state: dict[str, NDArray[Any]]) -> bool:
         """Take a state back; return whether the env itself went on (else it must be reset)."""
         self.vector_steps = int(state["vector_steps"][0])
+        if self.vector_steps < 0:
+            raise ValueError(f"{self.vector_steps} vector steps")
         if not self.spec.saves_state:
             return False
         own = {name.removeprefix("env."): values for name, values in state.items() if name.startswith("env.")}
         self.env.unwrapped.set_state(own)  # type: ignore[attr-defined]
         self._awaits_reset = state["awaits_reset"].astype(bool)
         for name, values in self.obs.items():
+            if state[f"obs.{name}"].shape != values.shape:
+                raise ValueError(f"obs.{name} has shape {state[f'obs.{name}'].shape}, not {values.shape}")
             values[:] = state[f"obs.{name}"]
         return True
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import torch
@@ -171,22 +172,39 @@ class LearnerService(ABC):
         policy = load_arrays(directory / POLICY_FILE)
         state = load_arrays(directory / LEARNER_FILE)
         try:
+            for number, slot in enumerate(request.pending):
+                self._restore_pending(slot, request.pending_versions[number], f"pending.{number}", state)
             tensors = {name: torch.from_numpy(values) for name, values in policy.items()}
             load_exactly(self._learner.policy, tensors)
             for name, moments in self._moments.items():
-                moments.vector[:] = state[f"moments.{name}"]
+                moments.restore(state[f"moments.{name}"])
             self._learner.set_moments(self._moments)
             if not request.policy_only:
                 own = {name.removeprefix("learner."): v for name, v in state.items() if name.startswith("learner.")}
-                self._learner.load_tensors({name: torch.from_numpy(values) for name, values in own.items()})
-            for number, slot in enumerate(request.pending):
-                self._weights.write(slot, request.pending_versions[number], state[f"pending.{number}"])
+                self._load_all({name: torch.from_numpy(values) for name, values in own.items()})
             _refuse_nonfinite(self._learner.policy.state_dict() | self._learner.tensors(), "what was saved")
         except (KeyError, IndexError, RuntimeError, TypeError, ValueError, ArithmeticError) as error:
             raise CheckpointError(f"{directory}: does not fit this run: {_first_line(error)}") from error
         self._weight_version = request.weight_version
         self._publish(request.weights)
         return Restored()
+
+    def _load_all(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Give the learner its state; none of it may be left over, or become another value on the way."""
+        self._learner.load_tensors(saved)
+        loaded = self._learner.tensors()
+        changed = [name for name, tensor in loaded.items() if not torch.equal(tensor.cpu(), saved[name])]
+        if other := sorted({*changed, *(saved.keys() ^ loaded.keys())}):
+            raise ValueError(f"not as it was saved: {', '.join(other)}")
+
+    def _restore_pending(self, slot: int, version: int, name: str, state: Mapping[str, NDArray[Any]]) -> None:
+        """Put a policy that ticks to come act with into its slot; it passes through the newest one's place."""
+        flat, own = state[name], self._weights.policy[slot]
+        if flat.shape != own.shape or flat.dtype != own.dtype:
+            raise ValueError(f"{name} is {flat.dtype} {flat.shape}, not {own.dtype} {own.shape}")
+        self._flat.copy_(torch.from_numpy(flat[: self._flat.nbytes]))
+        _refuse_nonfinite(self._learner.policy.state_dict(), name)
+        self._weights.write(slot, version, flat)
 
 
 def _refuse_nonfinite(tensors: Mapping[str, torch.Tensor], what: str) -> None:

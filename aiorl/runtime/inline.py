@@ -50,7 +50,8 @@ class InlineWorker(PipedWorker):
     async def _died(self) -> AiorlError:
         assert self._pipe is not None
         await asyncio.wait([self._pipe.closed])
-        return self._pipe.broken or WorkerCrashedError(f"{self.name} ended", role=self.role, index=self.index)
+        error = self._pipe.broken or WorkerCrashedError(f"{self.name} ended")
+        return error.of(self.role, self.index, self.pid)
 
     def kill(self) -> None:
         """Do nothing: a thread cannot be killed, and its end of the pipe closes in `stop`."""

@@ -116,7 +116,7 @@ class ProcessWorker(PipedWorker):
             await asyncio.wait([self._exited, self._pipe.closed], timeout=LAST_WORDS_S)
         if self._pipe.broken is not None:
             self.kill()
-            return self._pipe.broken
+            return self._pipe.broken.of(self.role, self.index, self.pid)
         end, when = await self._how_it_ended(), ""
         kind: type[WorkerError] = WorkerCrashedError
         if self.state == "starting":

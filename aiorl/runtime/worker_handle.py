@@ -151,7 +151,7 @@ class PipedWorker(ABC):
             error = kind(
                 f"{self.name} (pid {self.pid}) {verb}: {failed.error}: {failed.message}",
             )
-        error.role, error.index, error.pid = self.role, self.index, self.pid
+        error.of(self.role, self.index, self.pid)
         error.__cause__ = RemoteTracebackError(failed.traceback)
         return error
 

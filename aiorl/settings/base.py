@@ -26,7 +26,7 @@ def _a_number(value: Any) -> Any:
 
 number = BeforeValidator(_a_number)
 
-Count = Annotated[int, number, Field(ge=1)]
+Count = Annotated[int, number, Field(ge=1, le=2**53)]
 Whole = Annotated[int, number, Field(ge=0)]
 Positive = Annotated[float, number, Field(gt=0)]
 NonNegative = Annotated[float, number, Field(ge=0)]

@@ -65,6 +65,20 @@ class Moments:
         np.maximum(self.max_abs, other[1 + 2 * size :], out=self.max_abs)
         self.vector[0] = total
 
+    def restore(self, vector: NDArray[Any]) -> None:
+        """Take back a vector that was saved.
+
+        Raises:
+            ValueError: it cannot be one of these moments.
+
+        """
+        fits = vector.shape == self.vector.shape and np.isfinite(vector).all()
+        if not fits or vector[0] < 0 or (vector[1 + self.size :] < 0).any():
+            raise ValueError(
+                f"moments of {self.size} values cannot be {vector.dtype} {vector.shape}, or hold such values"
+            )
+        self.vector[:] = vector
+
     def clear(self) -> None:
         """Forget everything."""
         self.vector[:] = 0

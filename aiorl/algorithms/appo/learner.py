@@ -127,9 +127,11 @@ class AppoLearner:
         load_module_tensors("target", self.target, tensors)
         load_module_tensors("critic_normaliser", self.critic_normaliser, tensors)
         self._generator.set_state(tensors["generator"])
-        self._updates = int(tensors["updates"])
+        self._updates, rate = int(tensors["updates"]), float(tensors["learning_rate"])
+        if self._updates < 0 or rate <= 0:
+            raise ValueError(f"{self._updates} updates at a learning rate of {rate:g}")
         load_optimiser_tensors("optimiser", self._optimiser, tensors)
-        self._set_rate(float(tensors["learning_rate"]))
+        self._set_rate(rate)
 
     @torch.no_grad()
     def _judge(self, rollouts: Rollouts) -> tuple[Rows, list[Tensor]]:
