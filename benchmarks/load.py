@@ -137,8 +137,9 @@ def main() -> None:
     print(f"loop held up, fork server not there yet: {asyncio.run(held_up('sac', *evaluated)) * 1000:.0f} ms")
     for algorithm in ("sac", "appo"):
         print(f"loop held up, {algorithm}: {asyncio.run(held_up(algorithm, *evaluated)) * 1000:.0f} ms")
-    big = ("env.id=HalfCheetah-v5", "replay.capacity=1e6", "env.num_envs=64", "budget.env_steps=20000")
-    print(f"loop held up, a replay of 1e6 rows, saved: {asyncio.run(held_up('sac', *big)) * 1000:.0f} ms")
+    wide = ("env.id=aiorl.testing:CountEnv", "env.kwargs.width=512", "env.num_envs=256")
+    big = (*wide, "replay.capacity=100000", "budget.env_steps=100000")
+    print(f"loop held up, a replay of 410 MB, filled, saved: {asyncio.run(held_up('sac', *big)) * 1000:.0f} ms")
     stopped = asyncio.run(held_up("sac", "budget.env_steps=1e8", end=lambda run: run.stop())) * 1000
     print(f"loop held up, stopped on the way: {stopped:.0f} ms")
     with few_descriptors():

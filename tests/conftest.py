@@ -40,6 +40,7 @@ def _is_one_more(file: str, name: str, parameters: dict[str, object]) -> bool:
             return "waits_for" in name and (algorithm, parameters.get("how")) in (
                 ("appo", "completes"),
                 ("sac", "fails"),
+                ("appo", "starts from a policy"),
             )
     return False
 

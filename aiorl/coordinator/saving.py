@@ -88,7 +88,10 @@ class Saver:
             versions=versions(),
             files=tuple(sorted((file for each in saved for file in each.files), key=lambda file: file.name)),
         )
-        return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
+        try:
+            return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
+        except CheckpointError as error:
+            raise ProtocolError(f"a worker did not save what it says: {error}") from error
 
 
 def start_position(found: Found) -> Position:

@@ -17,24 +17,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from aiorl import AiorlError, CheckpointError, Outcome, Run, SettingsError, load_policy
+from tests.checkpoint.conftest import INLINE
 from tests.conftest import small_settings
 from tests.run.helpers import train
 
-INLINE = "runtime.kind=inline"
 POLICY, LEARNER, COLLECTOR, REPLAY = (
     f"{name}.safetensors" for name in ("policy", "learner", "collector-0", "replay-0")
 )
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A small run of each algorithm, and one of another env, stopped in the middle by their budgets."""
-    folder = tmp_path_factory.mktemp("runs")
-    others = {"sac": (), "appo": (), "other": ("env.id=aiorl.testing:CountEnv", "env.kwargs.width=5")}
-    for name, overrides in others.items():
-        settings = small_settings(INLINE, *overrides, algorithm="appo" if name == "appo" else "sac")
-        asyncio.run(train(settings, folder / name))
-    return {name: folder / name for name in others}
 
 
 def copy_of(runs: dict[str, Path], algorithm: str, run_dir: Path) -> Path:

@@ -181,6 +181,7 @@ class Worker:
     def __init__(self, role: str, index: int, simulation: Simulation) -> None:
         self.role, self.index, self.name = role, index, f"{role} {index}"
         self.simulation, self.memory = simulation, simulation.memory
+        self.pid = None
         self.rows = 0
         self.update = 0  # the learner's policy is that of this update
         self.fails_at: int | None = None

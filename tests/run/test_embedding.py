@@ -42,15 +42,20 @@ def test_a_slow_consumer_loses_the_oldest_progress_only() -> None:
     assert kept == list(range(10, KEPT_PROGRESS + 10))
 
 
+def waited_for_a_core_s() -> float:
+    """How long this thread could have run and had no core: what others on the machine cost it, not what we do."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 async def test_the_loop_is_never_blocked_for_long(run_dir: Path) -> None:
     gaps: list[float] = []
     loop = asyncio.get_running_loop()
 
     async def ticker() -> None:
-        last = loop.time()
+        last = loop.time() - waited_for_a_core_s()
         while True:
-            await asyncio.sleep(0.01)
-            now = loop.time()
+            await asyncio.sleep(0.005)
+            now = loop.time() - waited_for_a_core_s()
             gaps.append(now - last)
             last = now
 
@@ -58,7 +63,7 @@ async def test_the_loop_is_never_blocked_for_long(run_dir: Path) -> None:
     await just_run(small_settings("telemetry.tensorboard=true"), run_dir)
     ticking.cancel()
     await asyncio.gather(ticking, return_exceptions=True)
-    assert max(gaps) < 1.0, "a generous bound: a blocking start or save takes seconds, and a busy machine tenths"
+    assert max(gaps) < 0.05, "held up, not counting the time in which it waited for a core"
 
 
 async def just_run(settings: RunSettings, run_dir: Path) -> Outcome:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load import Samples, few_descriptors, over_a_run, over_runs
+from tests.conftest import small_settings
+from tests.run.helpers import train
 
 SLOW = pytest.mark.slow
 GROWTH_MIB = 20.0
@@ -49,6 +51,7 @@ def test_runs_one_after_another(count: int) -> None:
 
 WATCHED = """
 import asyncio, sys, threading
+import aiorl.storage.block as block
 from pathlib import Path
 from aiorl import Run
 from tests.conftest import small_settings
@@ -58,6 +61,14 @@ WAITS = {"open", "subprocess.Popen", "time.sleep", "os.listdir", "os.scandir", "
          "os.rmdir", "shutil.rmtree", "shutil.copyfile", "os.fork", "os.posix_spawn", "fcntl.flock", "os.symlink"}
 loop_thread = threading.get_ident()
 is_running = False
+give_back = block.Block.close
+
+def close(self):
+    if is_running and threading.get_ident() == loop_thread:
+        print("memory is given back in the loop's thread:", self.name)
+    give_back(self)
+
+block.Block.close = close
 
 def watch(event, arguments):
     if is_running and event in WAITS and threading.get_ident() == loop_thread:
@@ -89,12 +100,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["completes", "fails"])
+@pytest.mark.parametrize("how", ["completes", "fails", "starts from a policy"])
 def test_the_loops_thread_waits_for_no_file_and_no_process(tmp_path: Path, algorithm: str, how: str) -> None:
     (tmp_path / "watched.py").write_text(WATCHED)
-    trap = ["env.id=aiorl.testing:TrapEnv"] if how == "fails" else []
+    more = ["env.id=aiorl.testing:TrapEnv"] if how == "fails" else []
+    if how == "starts from a policy":
+        asyncio.run(train(small_settings("runtime.kind=inline", algorithm=algorithm), tmp_path / "first"))
+        more = [f"checkpoint.warm_start={tmp_path / 'first'}"]
     done = subprocess.run(
-        [sys.executable, "watched.py", algorithm, str(tmp_path / "run"), *trap],
+        [sys.executable, "watched.py", algorithm, str(tmp_path / "run"), *more],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from aiorl.coordinator.workers import SERVICES
-from aiorl.protocol import Message, Publish, Published, Ready, Request, Restore, Restored, encode
+from aiorl.protocol import Message, Publish, Published, Ready, Request, Restore, Restored, Saved, encode
 from aiorl.service import Assignment
 from aiorl.testing import CountEnv
 
@@ -58,6 +58,8 @@ class Hostile:
 
     def handle(self, request: Request) -> Message:
         reply: Message = self._real.handle(request)
+        if isinstance(reply, Saved):
+            return self._boast(reply)
         if getattr(request, "tick", None) != self._tick:
             return reply
         self._tick = -1
@@ -65,6 +67,17 @@ class Hostile:
 
     def close(self) -> None:
         self._real.close()
+
+    def _boast(self, reply: Saved) -> Saved:
+        first = reply.files[0]
+        match self._what:
+            case "no files":
+                return structs.replace(reply, files=())
+            case "a file that is not there":
+                return structs.replace(reply, files=(structs.replace(first, name="other.safetensors"),))
+            case "..":
+                return structs.replace(reply, files=(structs.replace(first, name="../../status.json"),))
+        return reply
 
     def _misbehave(self, reply: Message) -> Message:
         match self._what:

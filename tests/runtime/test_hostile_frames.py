@@ -453,7 +453,19 @@ def test_a_worker_that_answers_something_else_ends_the_run(
     with pytest.raises(AiorlError, match=f"{role} 0.*({words})") as caught:
         asyncio.run(outcome_of(run_dir, Plan(role, what), algorithm, monkeypatch))
     assert type(caught.value) is kind
-    assert json.loads((run_dir / "status.json").read_text())["state"] == "failed"
+    status = json.loads((run_dir / "status.json").read_text())
+    assert status["state"] == "failed" and status["error"]["worker"]["role"] == role
+
+
+@pytest.mark.parametrize("what", ["no files", "a file that is not there", ".."])
+def test_a_worker_that_did_not_save_what_it_says_makes_no_checkpoint(
+    run_dir: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ProtocolError, match=r"Saved without a file|did not save what it says"):
+        asyncio.run(outcome_of(run_dir, Plan("learner", what), "sac", monkeypatch))
+    status = json.loads((run_dir / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert not (run_dir / "checkpoints" / "latest").exists()
 
 
 def test_a_collector_that_does_not_say_what_its_env_is(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
