@@ -13,6 +13,7 @@ from aiorl.errors import AiorlError
 from aiorl.protocol import Message, Ready, Requests
 from aiorl.settings import RunSettings
 from aiorl.storage.block import Block
+from aiorl.telemetry.trace.slices import UNTRACED, Trace
 
 
 class Purpose(IntEnum):
@@ -91,6 +92,7 @@ class Assignment:
     env_factory: Callable[..., Any] | None
     log: WorkerLog
     incarnation: int = 0
+    trace: Trace = UNTRACED
 
 
 class RefusedError(AiorlError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -40,6 +40,10 @@ class StochasticPolicy(Policy):
     def explore(self, obs: Tensor, generator: torch.Generator) -> Tensor:
         """Return the action to collect with."""
         return self.sample(obs, generator)[0]
+
+
+def unmarked(phase: str) -> None:
+    """Stand where a trace's marks go, and do nothing."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,8 @@ class Learner(Protocol):
 
     policy: Policy
     metric_names: tuple[str, ...]
+    mark: Callable[[str], None]
+    """Called with a phase's name at its end; does nothing unless a trace is recorded."""
 
     def set_moments(self, moments: Mapping[str, Moments]) -> None:
         """Take the statistics of all fresh observations (by group) and rewards (`reward`)."""

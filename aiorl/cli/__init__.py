@@ -1,4 +1,4 @@
-"""The command line: `aiorl run`, `resume`, `evaluate`, `settings`, `doctor`."""
+"""The command line: `aiorl run`, `resume`, `evaluate`, `trace`, `settings`, `doctor`."""
 
 from __future__ import annotations
 
@@ -72,6 +72,23 @@ def evaluate(path: Path, *, episodes: int | None = None) -> int:
     from aiorl.cli.evaluating import evaluate_path
 
     return evaluate_path(path, episodes)
+
+
+@app.command
+def trace(run_dir: Path, *, tick: int | None = None) -> int:
+    """Say where a run's time went, if it was run with telemetry.trace=true; draw one cycle as a picture.
+
+    Parameters
+    ----------
+    run_dir
+        The run's directory; the run may be going on.
+    tick
+        Which cycle to draw; else a typical one.
+
+    """
+    from aiorl.cli.trace import show_trace
+
+    return show_trace(run_dir, tick)
 
 
 @app.command

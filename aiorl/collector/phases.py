@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 
 from aiorl.protocol import PhaseTimes
+from aiorl.telemetry.trace.slices import Trace
 
 
 class PhaseClock:
@@ -25,3 +26,17 @@ class PhaseClock:
         times = PhaseTimes(**self._spent)
         self._spent = dict.fromkeys(self._spent, 0)
         return times
+
+
+class TracedPhaseClock(PhaseClock):
+    """The same, with a slice in the trace for every mark; waiting for a command is a slice there already."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def mark(self, phase: str) -> None:
+        """Say that everything since the last mark was `phase`."""
+        super().mark(phase)
+        if phase != "coordination":
+            self._trace.mark(phase)

@@ -13,7 +13,7 @@ from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import Arrays, load_arrays, save_arrays
 from aiorl.collector.actor import Actor
 from aiorl.collector.episodes import EpisodeTracker
-from aiorl.collector.phases import PhaseClock
+from aiorl.collector.phases import PhaseClock, TracedPhaseClock
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import Step, VectorStepper
 from aiorl.errors import CheckpointError, ProtocolError
@@ -61,7 +61,7 @@ class CollectorService(ABC):
         self._actor = Actor(settings, self._spec, self._index)
         self._episodes = EpisodeTracker(self._spec.num_envs)
         self._moments = fresh_moments(self._spec)
-        self._clock = PhaseClock()
+        self._clock = TracedPhaseClock(assignment.trace) if assignment.trace.is_on else PhaseClock()
         self._invalid = self._nonfinite = 0
         self._is_reset = False
         self._incarnation = assignment.incarnation

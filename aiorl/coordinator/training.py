@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from aiorl.checkpoint.store import Found
@@ -27,6 +28,7 @@ from aiorl.telemetry.metrics import MetricsInterval
 from aiorl.telemetry.sinks import MetricsSinks
 from aiorl.telemetry.status import StatusFile, error_entry, worker_entries
 from aiorl.telemetry.tick import TickReport
+from aiorl.telemetry.trace.session import RunTrace
 from aiorl.telemetry.writer import FileWriter
 
 
@@ -49,7 +51,8 @@ class Training:
         self._status = StatusFile(directory.path, writer)
         self._sinks = MetricsSinks(directory.path, writer, tensorboard=settings.telemetry.tensorboard)
         self._metrics = MetricsInterval(settings)
-        self._factory = WorkerFactory(settings, env_factory, self._log)
+        self._trace = RunTrace(directory.path, settings.telemetry, writer) if settings.telemetry.trace else None
+        self._factory = WorkerFactory(settings, env_factory, self._log, self._trace)
         start = Position() if found is None else start_position(found)
         self._schedule = Schedule(settings, start)
         self._clock = TrainingClock(0.0 if found is None else found.manifest.seconds)
@@ -66,11 +69,14 @@ class Training:
         """Run to the end; raise what ended it otherwise."""
         try:
             self._status.update(now=True, state="starting", reproducible=self._reproducible, **self._counters())
+            if self._trace is not None:
+                await self._writer.run(self._trace.prepare)
             state, reason = await self._train()
             self._status.update(now=True, workers=[], **self._counters())
             self._control.finish(self._checkpoint)
             if state == "completed" and self._settings.evaluation.at_end and self._control.stop_reason is None:
                 await self._evaluate()
+            self._end_trace()
             outcome = self._outcome(state, reason)
             self._log.info(f"run {state}", reason=reason, env_steps=outcome.env_steps)
             self._status.update(now=True, state=state, **self._counters())
@@ -79,12 +85,15 @@ class Training:
             return outcome
         except asyncio.CancelledError:
             self._log.warning("run aborted", **self._lost())
+            if self._trace is not None:
+                self._trace.coordinator.close()
             self._status.update(now=True, state="interrupted", workers=[], **self._counters())
             raise
         except BaseException as error:
             workers = worker_entries(self._team.workers) if self._team is not None else []
             self._status.update(now=True, state="failed", error=error_entry(error), workers=workers, **self._counters())
             self._log.keep("run failed", error=str(error), cause=str(error.__cause__ or ""))
+            self._end_trace()
             raise
         finally:
             self._sinks.close()
@@ -172,7 +181,20 @@ class Training:
             return "interrupted", self._control.stop_reason
         return None
 
+    def _end_trace(self) -> None:
+        """Have one trace made of what all processes recorded; one of an aborted run is left in its parts."""
+        if self._trace is not None:
+            self._trace.finish()
+            if (failure := self._trace.failure) is not None:
+                self._log.warning("the trace is not whole: it could not be written", error=str(failure))
+
     def _report(self, report: TickReport) -> None:
+        begin_ns, begin_cpu_ns = perf_counter_ns(), thread_time_ns()
+        self._note(report)
+        if self._trace is not None:
+            self._trace.coordinator.add("report", "", report.tick, begin_ns, begin_cpu_ns, "loop")
+
+    def _note(self, report: TickReport) -> None:
         is_first_update = report.update is not None and not self._schedule.trains(report.tick - 1)
         self._tick = report.tick
         self._metrics.add(report)

@@ -14,6 +14,7 @@ from aiorl.runtime.worker import Start
 from aiorl.service import Blocks
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog
+from aiorl.telemetry.trace.session import RunTrace
 
 SERVICES = {
     ("off_policy", "collector"): "aiorl.collector.offpolicy:ReplayCollector",
@@ -27,8 +28,10 @@ EVALUATOR = "aiorl.evaluation:EvaluatorService"
 class WorkerFactory:
     """Makes workers; owns the threads in which blocking calls on processes run."""
 
-    def __init__(self, settings: RunSettings, env_factory: bytes | None, log: RunLog) -> None:
-        self._settings, self._log = settings, log
+    def __init__(
+        self, settings: RunSettings, env_factory: bytes | None, log: RunLog, trace: RunTrace | None = None
+    ) -> None:
+        self._settings, self._log, self._trace = settings, log, trace
         self._env_factory = env_factory
         self._text = settings.model_dump_json()
         self._budget = thread_budget(settings, usable_cores())
@@ -39,11 +42,14 @@ class WorkerFactory:
         """Make a worker, not started yet."""
         threads = self._budget.learner if role == "learner" else self._budget.collector
         service = EVALUATOR if role == "evaluator" else SERVICES[self._settings.algorithm.family, role]
-        start = Start(role, index, service, self._text, threads, blocks, self._env_factory, incarnation)
+        file, ours = None, None
+        if self._trace is not None:
+            file, ours = self._trace.file(role, index, incarnation), self._trace.coordinator
+        start = Start(role, index, service, self._text, threads, blocks, self._env_factory, incarnation, file)
         runtime = self._settings.runtime
         if runtime.kind == "inline":
-            return InlineWorker(start, runtime, self._log, self._executor)
-        return ProcessWorker(start, runtime, self._log, start_context(runtime), self._executor)
+            return InlineWorker(start, runtime, self._log, self._executor, ours)
+        return ProcessWorker(start, runtime, self._log, start_context(runtime), self._executor, ours)
 
     async def run(self, call: Callable[[], None]) -> None:
         """Do something that may block in a thread."""

@@ -36,6 +36,7 @@ class OffPolicyLearnerService(LearnerService):
         self._merge_statistics(self._statistics[request.slot])
         batches = self._staging.stage(request.slot)
         staged = perf_counter_ns()
+        self._mark("stage")
         measured = torch.stack([self._learner.gradient_step(batch) for batch in batches]).mean(dim=0)
         return self._done(request, measured, begin, staged)
 

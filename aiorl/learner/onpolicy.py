@@ -37,10 +37,12 @@ class OnPolicyLearnerService(LearnerService):
             self._dump(request, slots)
         rollouts = self._staging.stage(slots)
         staged = perf_counter_ns()
+        self._mark("stage")
         measured = self._learner.update(rollouts)
         if not rollouts.valid.any():
             measured = measured[:0]  # resets alone: there was nothing to measure
         self._merge_statistics(np.stack([slot.statistics for slot in slots]))
+        self._mark("statistics")
         return self._done(request, measured, begin, staged)
 
     def _dump(self, request: UpdateOnRollouts, slots: list[RolloutSlot]) -> None:

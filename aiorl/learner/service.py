@@ -20,6 +20,7 @@ from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import load_arrays, save_arrays
 from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.learner.device import pick_device
+from aiorl.learner.marks import Marks
 from aiorl.protocol import (
     Attach,
     Attached,
@@ -54,6 +55,7 @@ class LearnerService(ABC):
     def __init__(self, assignment: Assignment) -> None:
         self._assignment, self._settings = assignment, assignment.settings
         self._device = pick_device(self._settings.learner.device)
+        self._mark = Marks(assignment.trace, self._device)
         self._weight_version = 0
         self._idle_since = perf_counter_ns()
 
@@ -101,6 +103,7 @@ class LearnerService(ABC):
         self._spec = request.spec
         seed = seed_number(self._settings.seed, Purpose.LEARNER)
         self._learner = make_learner(self._settings, request.spec, self._device, seed)
+        self._learner.mark = self._mark
         self._flat = flatten(self._learner.policy)
         self._moments = fresh_moments(request.spec)
         tensors = self._learner.tensors().values()
@@ -122,6 +125,7 @@ class LearnerService(ABC):
     def _done(self, request: Update | UpdateOnRollouts, measured: torch.Tensor, begin: int, staged: int) -> TrainerDone:
         """Check what an update made, publish it, and report; `measured` are the learner's metrics, or nothing."""
         metrics = measured.tolist()  # waits for the device
+        self._mark("metrics")
         trained = perf_counter_ns()
         names = self._learner.metric_names[: len(metrics)]
         if not np.isfinite(metrics).all():
@@ -130,6 +134,7 @@ class LearnerService(ABC):
         _refuse_nonfinite(self._learner.policy.state_dict(), f"the policy after the update of tick {request.tick}")
         self._weight_version = request.weight_version
         self._publish(request.weights)
+        self._mark("publish")
         return TrainerDone(
             tick=request.tick,
             weight_version=self._weight_version,

@@ -18,13 +18,21 @@ from aiorl.runtime.worker_handle import PipedWorker
 from aiorl.settings.sections import RuntimeSettings
 from aiorl.shielding import to_the_end
 from aiorl.telemetry.log import RunLog
+from aiorl.telemetry.trace.slices import CoordinatorTrace
 
 
 class InlineWorker(PipedWorker):
     """A worker thread; it cannot be killed, only asked, so a stalled one outlives its run until it answers."""
 
-    def __init__(self, start: Start, settings: RuntimeSettings, log: RunLog, executor: Executor) -> None:
-        super().__init__(start, settings, log)
+    def __init__(
+        self,
+        start: Start,
+        settings: RuntimeSettings,
+        log: RunLog,
+        executor: Executor,
+        trace: CoordinatorTrace | None = None,
+    ) -> None:
+        super().__init__(start, settings, log, trace)
         self._executor = executor
         self._thread: threading.Thread | None = None
 

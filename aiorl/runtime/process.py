@@ -22,6 +22,7 @@ from aiorl.runtime.worker_handle import PipedWorker
 from aiorl.settings.sections import RuntimeSettings
 from aiorl.shielding import to_the_end
 from aiorl.telemetry.log import RunLog
+from aiorl.telemetry.trace.slices import CoordinatorTrace
 
 PRELOAD = "aiorl.runtime.preload"
 TERMINATE = signal.SIGUSR1
@@ -54,9 +55,15 @@ class ProcessWorker(PipedWorker):
     """A worker process: its own group, a life-line, a pidfd that tells of its death."""
 
     def __init__(
-        self, start: Start, settings: RuntimeSettings, log: RunLog, context: BaseContext, executor: Executor
+        self,
+        start: Start,
+        settings: RuntimeSettings,
+        log: RunLog,
+        context: BaseContext,
+        executor: Executor,
+        trace: CoordinatorTrace | None = None,
     ) -> None:
-        super().__init__(start, settings, log)
+        super().__init__(start, settings, log, trace)
         self._context, self._executor = context, executor
         self._process: Any = None
         self._lifeline: socket.socket | None = None

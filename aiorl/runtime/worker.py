@@ -34,6 +34,7 @@ from aiorl.protocol import (
 from aiorl.service import Assignment, Blocks, RefusedError, Service
 from aiorl.settings import RunSettings
 from aiorl.settings.run import run_settings_model
+from aiorl.telemetry.trace.slices import UNTRACED, SliceFile, Trace, WorkerTrace
 
 TRACEBACK_CHARS = 60_000
 FIELD_CHARS = 4_000
@@ -51,6 +52,7 @@ class Start:
     blocks: Blocks | None
     env_factory: bytes | None
     incarnation: int = 0
+    trace: SliceFile | None = None
 
     @property
     def name(self) -> str:
@@ -98,13 +100,17 @@ def _not_for(worker: int) -> Callable[[int, object], None]:
 def serve(start: Start, channel: WorkerChannel, preloaded: bool = True) -> None:
     """Answer requests until Stop or the end of the pipe; whatever fails is told, and ends the worker."""
     service: Service | None = None
+    trace = UNTRACED if start.trace is None else WorkerTrace(start.trace)
     try:
         try:
-            service = _make(start, channel)
+            service = _make(start, channel, trace)
             ready = service.ready()
             channel.send(msgspec.structs.replace(ready, preloaded=preloaded))
+            trace.replied()
             while not isinstance(request := channel.receive(), Stop):
+                trace.received(request)
                 channel.send(service.handle(request))
+                trace.replied()
             service.close()
             service = None
             channel.send(Stopped())
@@ -121,16 +127,18 @@ def serve(start: Start, channel: WorkerChannel, preloaded: bool = True) -> None:
             _close_quietly(service, channel)
         if start.blocks is not None:
             start.blocks.close()
+        trace.close()
         channel.close()
         gc.collect()
 
 
-def _make(start: Start, channel: WorkerChannel) -> Service:
+def _make(start: Start, channel: WorkerChannel, trace: Trace) -> Service:
     settings: RunSettings = run_settings_model().model_validate_json(start.settings)
     factory = None if start.env_factory is None else cloudpickle.loads(start.env_factory)
     module, _, name = start.service.partition(":")
     make: Any = getattr(import_module(module), name)
-    assignment = Assignment(start.role, start.index, settings, start.blocks, factory, channel.log, start.incarnation)
+    place = start.role, start.index, settings, start.blocks
+    assignment = Assignment(*place, factory, channel.log, start.incarnation, trace)
     service: Service = make(assignment)
     return service
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from aiorl import errors
@@ -24,6 +25,7 @@ from aiorl.runtime.pipe import Pipe
 from aiorl.runtime.worker import Start
 from aiorl.settings.sections import RuntimeSettings
 from aiorl.telemetry.log import RunLog
+from aiorl.telemetry.trace.slices import CoordinatorTrace
 
 # Errors that keep their class on the way up: the user's env, disk or memory is at fault, not the worker.
 _OWN_CLASS: dict[str, type[AiorlError]] = {
@@ -34,8 +36,10 @@ _OWN_CLASS: dict[str, type[AiorlError]] = {
 class PipedWorker(ABC):
     """A worker behind a pipe."""
 
-    def __init__(self, start: Start, settings: RuntimeSettings, log: RunLog) -> None:
-        self._start, self._settings, self._log = start, settings, log
+    def __init__(
+        self, start: Start, settings: RuntimeSettings, log: RunLog, trace: CoordinatorTrace | None = None
+    ) -> None:
+        self._start, self._settings, self._log, self._trace = start, settings, log, trace
         self.role, self.index = start.role, start.index
         self.state = "starting"
         self.pid: int | None = None
@@ -80,10 +84,12 @@ class PipedWorker(ABC):
         assert self._pipe is not None
         kind = type(request).__name__
         loop = asyncio.get_running_loop()
-        begin = loop.time()
+        begin, begin_ns, begin_cpu_ns = loop.time(), perf_counter_ns(), thread_time_ns()
         answer = await self._pipe.send(request)
         reply = await self._wait(answer, self._deadlines.deadline_s(kind), kind)
         self._deadlines.answered(kind, loop.time() - begin)
+        if self._trace is not None:
+            self._trace.called(self.name, request, begin_ns, begin_cpu_ns)
         if isinstance(reply, Failed):
             self.state = "failed"
             raise self._as_error(reply, WorkerFailedError, "failed")

@@ -123,6 +123,10 @@ class TelemetrySettings(Section):
     """Ticks between two metrics records instead; makes their number independent of the machine's speed."""
     tensorboard: bool = True
     """Write TensorBoard event files beside metrics.jsonl."""
+    trace: bool = False
+    """Record what every process does when, in trace.json (for Perfetto, or `aiorl trace`); see docs/traces.md."""
+    trace_slices: Count = 200_000
+    """Slices that a trace keeps of each process, the newest; about 10 for each step of a chunk or gradient step."""
     dump_rollouts: Annotated[bool, on_policy] = False
     """Write every rollout that was trained on to rollouts/<tick>-<collector>.safetensors; for debugging: it is much."""
 

@@ -19,7 +19,7 @@ from aiorl.algorithms.appo.losses import (
 )
 from aiorl.algorithms.appo.policy import AppoPolicy
 from aiorl.algorithms.appo.settings import AppoSettings
-from aiorl.algorithms.interface import Rollouts
+from aiorl.algorithms.interface import Rollouts, unmarked
 from aiorl.algorithms.networks import linear, mlp
 from aiorl.algorithms.normalisation import Normaliser
 from aiorl.algorithms.state import load_module_tensors, load_optimiser_tensors, module_tensors, optimiser_tensors
@@ -60,6 +60,8 @@ class AppoLearner:
         "value/explained_variance",
     )
 
+    mark = staticmethod(unmarked)
+
     def __init__(self, settings: AppoSettings, spec: EnvSpec, device: torch.device, seed: int) -> None:
         self._settings = settings
         start = torch.Generator().manual_seed(seed)  # start values come from the CPU: the same on every device
@@ -98,6 +100,7 @@ class AppoLearner:
         if not rollouts.valid.any():  # resets alone
             return torch.zeros(len(self.metric_names))
         rows, judged = self._judge(rollouts)
+        self.mark("judge")
         steps: list[Tensor] = []
         for _ in range(settings.epochs):
             order = torch.randperm(len(rows.action), generator=self._generator, device=rows.action.device)
@@ -193,6 +196,7 @@ class AppoLearner:
         if settings.gradient_norm is not None:
             nn.utils.clip_grad_norm_(self._parameters, settings.gradient_norm)
         self._optimiser.step()
+        self.mark("minibatch")
         return torch.stack([loss_actor, loss_critic, entropy, kl, clip_share]).detach()
 
     def _set_rate(self, rate: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from aiorl.algorithms.flat import flatten
-from aiorl.algorithms.interface import Batch
+from aiorl.algorithms.interface import Batch, unmarked
 from aiorl.algorithms.networks import TwinCritic
 from aiorl.algorithms.normalisation import Normaliser
 from aiorl.algorithms.sac.losses import actor_loss, critic_loss, critic_target, temperature_loss
@@ -32,6 +32,8 @@ class SacLearner:
         "policy/temperature",
         "value/mean",
     )
+
+    mark = staticmethod(unmarked)
 
     def __init__(self, settings: SacSettings, spec: EnvSpec, device: torch.device, seed: int) -> None:
         self._settings = settings
@@ -81,15 +83,19 @@ class SacLearner:
         values = self.critic(critic_obs, batch.action)
         loss_critic = critic_loss(values, target)
         self._step("critic", loss_critic, self._critic_parameters)
+        self.mark("critic")
 
         action, log_prob = self._sample(batch.obs)
         loss_actor = actor_loss(self.critic(critic_obs, action), log_prob, temperature)
         self._step("actor", loss_actor, self._actor_parameters)
+        self.mark("actor")
 
         loss_temperature = temperature_loss(self.log_temperature, log_prob, self._target_entropy)
         if self._settings.learn_temperature:
             self._step("temperature", loss_temperature, [self.log_temperature])
+        self.mark("temperature")
         self._target_flat.lerp_(self._critic_flat.detach(), self._settings.tau)
+        self.mark("target")
         return torch.stack(
             [loss_critic, loss_actor, loss_temperature, -log_prob.mean(), temperature, values.mean()]
         ).detach()
