@@ -14,7 +14,7 @@ from benchmarks.load import Samples, few_descriptors, over_a_run, over_runs
 from tests.conftest import small_settings
 from tests.run.helpers import train
 
-SLOW = pytest.mark.slow
+SLOW = (pytest.mark.slow, pytest.mark.timeout(600))
 GROWTH_MIB = 20.0
 ROOT = Path(__file__).parents[2]
 
