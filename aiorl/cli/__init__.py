@@ -18,7 +18,9 @@ app = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
-settings_app = App(name="settings", help="Presets, resolved settings, and the JSON schema of all settings.")
+settings_app = App(
+    name="settings", help="Presets, resolved settings, their reference, and the JSON schema of all of them."
+)
 app.command(settings_app)
 
 
@@ -135,6 +137,14 @@ def schema() -> int:
     from aiorl.cli.settings import print_schema
 
     return print_schema()
+
+
+@settings_app.command
+def reference() -> int:
+    """Print every setting in tables, as Markdown."""
+    from aiorl.cli.reference import print_reference
+
+    return print_reference()
 
 
 def main() -> NoReturn:
