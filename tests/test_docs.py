@@ -12,9 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aiorl import errors, events, protocol
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import VectorStepper
 from aiorl.errors import EnvError, SettingsError
+from aiorl.settings.explain import fields
+from aiorl.settings.run import run_settings_model
 from aiorl.settings.sections import EnvSettings
 
 ROOT = Path(__file__).parents[1]
@@ -191,3 +194,27 @@ def test_every_page_is_in_the_index() -> None:
 @pytest.mark.parametrize("page", ["environments.md", "runtime.md", "settings.md", "embedding.md"])
 def test_every_link_leads_somewhere(page: str) -> None:
     assert [target for target in links(DOCS / page) if not (DOCS / target).exists()] == []
+
+
+def words(page: str) -> set[str]:
+    """What the page has in backticks, blocks of code apart."""
+    text = re.sub(r"^```.*?^```$", "", (DOCS / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_the_files_and_messages_of_the_runtime_page_are_there() -> None:
+    named = words("runtime.md")
+    paths = {word for word in named if re.fullmatch(r"[\w/]+\.py", word)}
+    assert len(paths) > 20 and [path for path in paths if not (ROOT / "aiorl" / path).is_file()] == []
+    types = {word for word in named if re.fullmatch(r"[A-Z][a-z]+([A-Z][a-z]+)*", word)}
+    known = {*vars(protocol), *vars(errors), *vars(events)}
+    assert len(types) > 15 and types - known == set()
+
+
+@pytest.mark.parametrize("page", ["environments.md", "runtime.md"])
+def test_the_settings_that_a_page_names_are_there(page: str) -> None:
+    keys = {".".join(path) for path, _, _ in fields(run_settings_model())}
+    sections = {key.split(".")[0] for key in keys if "." in key} - {"algorithm"}
+    named = {word.split("=")[0] for word in words(page) if re.match(rf"({'|'.join(sections)})\.[a-z]\w+(=|$)", word)}
+    named = {name for name in named if not name.endswith(".safetensors")}
+    assert len(named) > 5 and named - keys == set()
