@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from aiorl.errors import SettingsError
-from aiorl.settings.base import Count, Section, Share, Whole
+from aiorl.settings.base import Count, Section, Share, number
 
 ENTRY_POINT_GROUP = "aiorl.algorithms"
 
@@ -47,7 +47,7 @@ class OnPolicySettings(AlgorithmSettings):
 
     family: ClassVar[Literal["off_policy", "on_policy"]] = "on_policy"
 
-    max_policy_lag: Annotated[Whole, Field(le=1_000)] = 1
+    max_policy_lag: Annotated[int, Field(ge=0, le=1_000), number] = 1
     """Updates that a rollout's policy is behind the learner's, exactly; 0 is strictly on-policy, without overlap."""
     epochs: Count = 5
     """Passes over the rollouts of an update."""

@@ -26,11 +26,12 @@ def _a_number(value: Any) -> Any:
 
 number = BeforeValidator(_a_number)
 
-Count = Annotated[int, number, Field(ge=1, le=2**53)]
-Whole = Annotated[int, number, Field(ge=0)]
-Positive = Annotated[float, number, Field(gt=0)]
-NonNegative = Annotated[float, number, Field(ge=0)]
-Share = Annotated[float, number, Field(ge=0, le=1)]
+# Bounds before the validator: pydantic puts only those into the schema as its standard names them.
+Count = Annotated[int, Field(ge=1, le=2**53), number]
+Whole = Annotated[int, Field(ge=0), number]
+Positive = Annotated[float, Field(gt=0), number]
+NonNegative = Annotated[float, Field(ge=0), number]
+Share = Annotated[float, Field(ge=0, le=1), number]
 Real = Annotated[float, number]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
 

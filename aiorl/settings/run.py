@@ -10,7 +10,7 @@ from pydantic import Field, SerializeAsAny, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from aiorl.settings.algorithm import AlgorithmSettings, OnPolicySettings, algorithms
-from aiorl.settings.base import Section, Whole
+from aiorl.settings.base import Section, number
 from aiorl.settings.contradictions import contradictions, foreign_fields
 from aiorl.settings.sections import (
     BudgetSettings,
@@ -30,7 +30,7 @@ class RunSettings(Section):
 
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names the run directory."""
-    seed: Annotated[Whole, Field(lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), number] = 0
     """Seed of every random generator of the run."""
     env: EnvSettings = EnvSettings()
     """The environment."""

@@ -1,8 +1,10 @@
 """What ships in settings/: presets, the schema that editors check them with, and the explanation of every field."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import jsonschema
 import pytest
 
 from aiorl.cli.settings import schema_text
@@ -130,3 +132,23 @@ def test_a_number_is_no_switch(key: str, section: type[Section], name: str, swit
     (problem,) = caught.value.problems
     assert problem.startswith(key)
     assert str(switch).lower() in problem
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("learner", "batch_size", 0),
+        ("replay", "n_step", 1.5),
+        ("algorithm", "tau", 2),
+        ("algorithm", "tau", 0),
+        ("algorithm", "gamma", 1.5),
+        ("collection", "on_collector_death", "ignore"),
+        ("env", "num_env", 3),
+    ],
+)
+def test_an_editor_sees_what_the_loader_would_refuse(section: str, key: str, value: object) -> None:
+    schema = json.loads(schema_text())
+    good = {"algorithm": {"kind": "sac"}, "learner": {"batch_size": 1}}
+    jsonschema.validate(good, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**good, section: {**good.get(section, {}), key: value}}, schema)

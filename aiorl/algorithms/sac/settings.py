@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from aiorl.settings.algorithm import AlgorithmSettings
-from aiorl.settings.base import Positive, Real, Widths
+from aiorl.settings.base import Positive, Real, Widths, number
 
 
 class SacSettings(AlgorithmSettings):
@@ -23,7 +23,7 @@ class SacSettings(AlgorithmSettings):
     """Widths of the actor's hidden layers."""
     critic_hidden: Widths = (256, 256)
     """Widths of each critic's hidden layers."""
-    tau: Annotated[Positive, Field(le=1)] = 0.005
+    tau: Annotated[float, Field(gt=0, le=1), number] = 0.005
     """Share of the critic that enters its target after each gradient step."""
     actor_learning_rate: Positive = 3e-4
     """Adam's rate for the actor."""
