@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +20,18 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     return layer
 
 
+def relu() -> nn.Module:
+    """Return a ReLU that overwrites what it is given: half the memory to go through, and no layer needs it any more."""
+    return nn.ReLU(inplace=True)
+
+
+def elu() -> nn.Module:
+    """Return an ELU of the same kind."""
+    return nn.ELU(inplace=True)
+
+
 def mlp(
-    inputs: int, hidden: Sequence[int], generator: torch.Generator, activation: type[nn.Module] = nn.ReLU
+    inputs: int, hidden: Sequence[int], generator: torch.Generator, activation: Callable[[], nn.Module] = relu
 ) -> nn.Sequential:
     """Return Linear → activation for each width, `(n, inputs)` → `(n, hidden[-1])`."""
     layers: list[nn.Module] = []
@@ -32,33 +41,51 @@ def mlp(
     return nn.Sequential(*layers)
 
 
-class EnsembleLinear(nn.Module):
-    """`members` linear layers side by side: `(members, n, inputs)` → `(members, n, outputs)` in one product."""
-
-    def __init__(self, members: int, inputs: int, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        bound = 1 / math.sqrt(inputs)
-        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound, generator=generator))
-        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound, generator=generator))
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Apply every member to its own slice."""
-        return torch.baddbmm(self.bias, values, self.weight)
-
-
 class TwinCritic(nn.Module):
-    """Two independent Q networks on [obs, action], ReLU, evaluated together."""
+    """Two independent Q networks on [obs, action], ReLU.
+
+    Two networks side by side, not one with batched products: on a CPU those take longer
+    (benchmarks/gradient_steps.py).
+    """
 
     def __init__(self, inputs: int, hidden: Sequence[int], generator: torch.Generator) -> None:
         super().__init__()
-        widths = [inputs, *hidden]
-        self.hidden = nn.ModuleList(EnsembleLinear(2, before, after, generator) for before, after in pairwise(widths))
-        self.head = EnsembleLinear(2, widths[-1], 1, generator)
+        self.members = nn.ModuleList(
+            nn.Sequential(*mlp(inputs, hidden, generator), linear(hidden[-1], 1, generator)) for _ in range(2)
+        )
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return both values, `(2, n)`, for obs `(n, obs_size)` and action `(n, action_size)`."""
-        values = torch.cat([obs, action], dim=-1).expand(2, -1, -1)
-        for layer in self.hidden:
-            values = layer(values).relu()
-        result: Tensor = self.head(values)
-        return result.squeeze(-1)
+        values = torch.cat([obs, action], dim=-1)
+        return torch.cat([member(values) for member in self.members], dim=-1).T
+
+    @torch.no_grad()
+    def least(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the smaller value, `(n,)`, and its derivative with respect to the action, `(n, action_size)`.
+
+        That is all an actor needs of its critics. By hand it takes half of what backpropagation would: a row's
+        derivative goes back through the one network that is smaller there, and through no recorded graph.
+        """
+        inputs = torch.cat([obs, action], dim=-1)
+        passes = [self._forward(member, inputs) for member in self.members]
+        values = torch.cat([hidden[-1] for hidden in passes], dim=-1)
+        least, which = values.min(dim=-1)
+        derivative = torch.empty_like(action)
+        for number, (member, hidden) in enumerate(zip(self.members, passes, strict=True)):
+            rows = (which == number).nonzero().squeeze(-1)
+            layers = [layer for layer in member.children() if isinstance(layer, nn.Linear)]
+            back = layers[-1].weight.expand(len(rows), -1)
+            for layer, output in zip(reversed(layers[:-1]), reversed(hidden[:-1]), strict=True):
+                back = (back * output.index_select(0, rows).sign()) @ layer.weight  # a ReLU's slope is 0 or 1
+            derivative[rows] = back[:, obs.shape[-1] :]
+        return least, derivative
+
+    @staticmethod
+    def _forward(member: nn.Module, values: Tensor) -> list[Tensor]:
+        """Return what each hidden layer puts out, after its ReLU, and the value, `(n, 1)`."""
+        outputs: list[Tensor] = []
+        for layer in member.children():
+            values = layer(values)
+            if isinstance(layer, nn.Linear):
+                outputs.append(values)  # its ReLU comes next, and overwrites it
+        return outputs

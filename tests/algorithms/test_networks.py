@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aiorl.algorithms.networks import EnsembleLinear, TwinCritic, linear, mlp
+from aiorl.algorithms.networks import TwinCritic, linear, mlp
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -17,40 +17,6 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def randn(*shape: int) -> Tensor:
     return torch.randn(shape, generator=generator(99))
-
-
-def member(layer: EnsembleLinear, number: int) -> nn.Linear:
-    """Return one member as the linear layer that it stands for."""
-    inputs, outputs = layer.weight.shape[1:]
-    plain = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    with torch.no_grad():
-        plain.weight.copy_(layer.weight[number].T)
-        plain.bias.copy_(layer.bias[number, 0])
-    return plain
-
-
-def test_an_ensemble_is_two_linear_layers() -> None:
-    layer = EnsembleLinear(2, 5, 3, generator())
-    values = randn(2, 7, 5)
-
-    result = layer(values)
-
-    assert result.shape == (2, 7, 3)
-    for number in range(2):
-        torch.testing.assert_close(result[number], member(layer, number)(values[number]))
-
-
-def test_gradients_of_an_ensemble_are_those_of_two_linear_layers() -> None:
-    layer = EnsembleLinear(2, 5, 3, generator())
-    values, weights = randn(2, 7, 5), randn(2, 7, 3)
-    plain = [member(layer, number) for number in range(2)]
-
-    (layer(values) * weights).sum().backward()
-    sum((plain[number](values[number]) * weights[number]).sum() for number in range(2)).backward()
-
-    for number in range(2):
-        torch.testing.assert_close(layer.weight.grad[number].T, plain[number].weight.grad)
-        torch.testing.assert_close(layer.bias.grad[number, 0], plain[number].bias.grad)
 
 
 @pytest.mark.parametrize("hidden", [(4,), (6, 3)])
@@ -63,10 +29,40 @@ def test_a_twin_critic_is_two_plain_networks_on_obs_and_action(hidden: tuple[int
     assert result.shape == (2, 7)
     for number in range(2):
         values = torch.cat([obs, action], dim=1)
-        for layer in critic.hidden:
-            values = member(layer, number)(values).clamp(min=0)
-        torch.testing.assert_close(result[number], member(critic.head, number)(values)[:, 0])
+        *hidden_layers, head = [layer for layer in critic.members[number] if isinstance(layer, nn.Linear)]
+        assert [layer.out_features for layer in hidden_layers] == list(hidden)
+        for layer in hidden_layers:
+            values = (values @ layer.weight.T + layer.bias).clamp(min=0)
+        torch.testing.assert_close(result[number], (values @ head.weight.T + head.bias)[:, 0])
     assert not torch.equal(result[0], result[1])
+
+
+@pytest.mark.parametrize("hidden", [(4,), (16, 8), (8, 8, 8)])
+def test_the_least_value_and_its_derivative_are_those_of_backpropagation(hidden: tuple[int, ...]) -> None:
+    critic = TwinCritic(5, hidden, generator())
+    obs, action = randn(200, 3), randn(200, 2).requires_grad_()
+    with torch.no_grad():
+        first, second = critic(obs, action)
+        critic.members[1][-1].bias += (first - second).median() + 1e-4  # no tie
+    values = critic(obs, action)
+    assert 20 < (values[0] < values[1]).sum() < 180  # both are the smaller one somewhere
+    (expected,) = torch.autograd.grad(values.amin(dim=0).sum(), action)
+
+    least, derivative = critic.least(obs, action.detach())
+
+    assert torch.equal(least, values.amin(dim=0).detach())
+    torch.testing.assert_close(derivative, expected)
+    assert not least.requires_grad and not derivative.requires_grad
+
+
+def test_where_one_critic_is_always_smaller_the_other_has_no_part() -> None:
+    critic = TwinCritic(5, (4,), generator())
+    with torch.no_grad():
+        critic.members[1][-1].bias += 100
+    obs, action = randn(7, 3), randn(7, 2)
+    least, derivative = critic.least(obs, action)
+    assert torch.equal(least, critic(obs, action)[0].detach())
+    assert derivative.isfinite().all() and derivative.abs().max() > 0
 
 
 def test_a_relu_network_has_a_relu_after_every_layer() -> None:
@@ -81,10 +77,9 @@ def test_a_relu_network_has_a_relu_after_every_layer() -> None:
 
 
 @pytest.mark.parametrize("inputs", [4, 100])
-@pytest.mark.parametrize("kind", ["linear", "ensemble"])
-def test_start_values_are_uniform_within_pytorchs_bounds(kind: str, inputs: int) -> None:
+def test_start_values_are_uniform_within_pytorchs_bounds(inputs: int) -> None:
     bound = 1 / math.sqrt(inputs)
-    layer = linear(inputs, 500, generator()) if kind == "linear" else EnsembleLinear(2, inputs, 500, generator())
+    layer = linear(inputs, 500, generator())
 
     for values in (layer.weight.detach(), layer.bias.detach()):
         assert values.abs().max() <= bound

@@ -90,7 +90,7 @@ def test_critic_loss() -> None:
 
 
 def test_actor_loss() -> None:
-    loss = actor_loss(torch.tensor([[1.0, 5.0], [2.0, 3.0]]), tensor(1, -1), torch.tensor(0.2))
+    loss = actor_loss(tensor(1, 3), tensor(1, -1), torch.tensor(0.2))
 
     assert loss.item() == pytest.approx(((0.2 - 1) + (-0.2 - 3)) / 2)
 
@@ -214,9 +214,8 @@ class Plain:
 
         def network(name: str, member: int) -> list[Tensor]:
             parts = []
-            for layer in ("hidden.0", "head"):
-                weight, bias = (tensors[f"{name}.{layer}.{kind}"][member] for kind in ("weight", "bias"))
-                parts += [double(weight.T), double(bias[0])]
+            for layer in (0, 2):
+                parts += [double(tensors[f"{name}.members.{member}.{layer}.{kind}"]) for kind in ("weight", "bias")]
             return parts
 
         noise = torch.Generator()
@@ -312,7 +311,7 @@ def test_gradient_steps_are_those_of_a_plain_implementation(
     spec: EnvSpec, normalise: bool, learn_temperature: bool
 ) -> None:
     settings = NEURON.model_copy(update={"normalise_observations": normalise, "learn_temperature": learn_temperature})
-    learner = SacLearner(settings, spec, CPU, seed=6)  # one with which no neuron is dead
+    learner = SacLearner(settings, spec, CPU, seed=10)  # one with which no neuron is dead
     moments = moments_for(spec)
     learner.set_moments(moments)
     statistics = {"policy": moments["policy"], "critic": moments.get("critic", moments["policy"])}
@@ -353,10 +352,10 @@ def test_the_actors_loss_leaves_the_critics_gradients_alone() -> None:
 
     layers = dict(learner.critic.named_parameters())
     for member, (weight, bias, head_weight, head_bias) in enumerate(plain.critic_gradients):
-        expected = {"hidden.0.weight": weight.T, "hidden.0.bias": bias[None]}
-        expected |= {"head.weight": head_weight.T, "head.bias": head_bias[None]}
+        expected = {"0.weight": weight, "0.bias": bias, "2.weight": head_weight, "2.bias": head_bias}
         for name, gradient in expected.items():
-            torch.testing.assert_close(layers[name].grad[member].double(), gradient, rtol=1e-5, atol=1e-6)
+            found = layers[f"members.{member}.{name}"].grad
+            torch.testing.assert_close(found.double(), gradient, rtol=1e-5, atol=1e-6)
     assert all(parameter.grad is None for parameter in learner.target.parameters())
     assert all(parameter.grad is not None for parameter in learner.policy.parameters())
 
@@ -467,8 +466,8 @@ def test_targets_start_as_the_critics_and_the_twins_differ() -> None:
     learner = SacLearner(BIGGER, make_spec(actions=2, obs=3), CPU, seed=5)
 
     assert_same(dict(learner.target.state_dict()), dict(learner.critic.state_dict()))
-    weight = learner.critic.hidden[0].weight
-    assert not torch.equal(weight[0], weight[1])
+    one, other = (member[0].weight for member in learner.critic.members)
+    assert not torch.equal(one, other)
     assert learner.log_temperature.item() == pytest.approx(math.log(BIGGER.initial_temperature))
 
 

@@ -20,7 +20,7 @@ from aiorl.algorithms.appo.losses import (
 from aiorl.algorithms.appo.policy import AppoPolicy
 from aiorl.algorithms.appo.settings import AppoSettings
 from aiorl.algorithms.interface import Rollouts, unmarked
-from aiorl.algorithms.networks import linear, mlp
+from aiorl.algorithms.networks import elu, linear, mlp
 from aiorl.algorithms.normalisation import Normaliser
 from aiorl.algorithms.state import load_module_tensors, load_optimiser_tensors, module_tensors, optimiser_tensors
 from aiorl.algorithms.vtrace import Limits, goes_on, next_values, vtrace
@@ -68,7 +68,7 @@ class AppoLearner:
         self.policy = AppoPolicy(settings, spec, start).to(device).eval()
         self.target = copy.deepcopy(self.policy).requires_grad_(False)
         critic_size = spec.group("critic").size
-        hidden = mlp(critic_size, settings.critic_hidden, start, nn.ELU)
+        hidden = mlp(critic_size, settings.critic_hidden, start, elu)
         self.critic = nn.Sequential(hidden, linear(settings.critic_hidden[-1], 1, start), nn.Flatten(-2)).to(device)
         self.critic_normaliser: nn.Module = (
             Normaliser(critic_size).to(device) if settings.normalise_observations else nn.Identity()

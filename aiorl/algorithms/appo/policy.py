@@ -11,7 +11,7 @@ from aiorl.algorithms import gaussian
 from aiorl.algorithms.actions import ActionBounds
 from aiorl.algorithms.appo.settings import AppoSettings
 from aiorl.algorithms.interface import StochasticPolicy
-from aiorl.algorithms.networks import linear, mlp
+from aiorl.algorithms.networks import elu, linear, mlp
 from aiorl.algorithms.normalisation import Normaliser
 from aiorl.protocol import EnvSpec
 
@@ -23,7 +23,7 @@ class AppoPolicy(StochasticPolicy):
         super().__init__()
         obs_size, action_size = spec.group("policy").size, spec.action_size
         self.normaliser: nn.Module = Normaliser(obs_size) if settings.normalise_observations else nn.Identity()
-        self.trunk = mlp(obs_size, settings.actor_hidden, generator, nn.ELU)
+        self.trunk = mlp(obs_size, settings.actor_hidden, generator, elu)
         self.head = linear(settings.actor_hidden[-1], action_size, generator)
         self.log_std = nn.Parameter(torch.full((action_size,), math.log(settings.initial_std)))
         self.bounds = ActionBounds(spec)

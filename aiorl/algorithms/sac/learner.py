@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import Batch, unmarked
 from aiorl.algorithms.networks import TwinCritic
 from aiorl.algorithms.normalisation import Normaliser
-from aiorl.algorithms.sac.losses import actor_loss, critic_loss, critic_target, temperature_loss
+from aiorl.algorithms.sac.losses import actor_loss, actor_surrogate, critic_loss, critic_target, temperature_loss
 from aiorl.algorithms.sac.policy import SacPolicy, squashed_sample
 from aiorl.algorithms.sac.settings import SacSettings
 from aiorl.algorithms.state import load_module_tensors, load_optimiser_tensors, module_tensors, optimiser_tensors
@@ -56,11 +56,9 @@ class SacLearner:
         def adam(parameters: list[Tensor], rate: float) -> torch.optim.Adam:
             return torch.optim.Adam(parameters, lr=rate, fused=True)
 
-        self._actor_parameters = list(self.policy.parameters())
-        self._critic_parameters = list(self.critic.parameters())
         self._optimisers = {
-            "actor": adam(list(self._actor_parameters), settings.actor_learning_rate),
-            "critic": adam(list(self._critic_parameters), settings.critic_learning_rate),
+            "actor": adam(list(self.policy.parameters()), settings.actor_learning_rate),
+            "critic": adam(list(self.critic.parameters()), settings.critic_learning_rate),
         }
         if settings.learn_temperature:
             self._optimisers["temperature"] = adam([self.log_temperature], settings.temperature_learning_rate)
@@ -82,17 +80,19 @@ class SacLearner:
             target = critic_target(batch.reward, batch.discount, next_values, next_log_prob, temperature)
         values = self.critic(critic_obs, batch.action)
         loss_critic = critic_loss(values, target)
-        self._step("critic", loss_critic, self._critic_parameters)
+        self._step("critic", loss_critic)
         self.mark("critic")
 
         action, log_prob = self._sample(batch.obs)
-        loss_actor = actor_loss(self.critic(critic_obs, action), log_prob, temperature)
-        self._step("actor", loss_actor, self._actor_parameters)
+        least, derivative = self.critic.least(critic_obs, action.detach())
+        loss_actor = actor_loss(least, log_prob, temperature)
+        self._step("actor", actor_surrogate(action, derivative, log_prob, temperature))
         self.mark("actor")
 
-        loss_temperature = temperature_loss(self.log_temperature, log_prob, self._target_entropy)
+        loss_temperature = temperature_loss(self.log_temperature.detach(), log_prob, self._target_entropy)
         if self._settings.learn_temperature:
-            self._step("temperature", loss_temperature, [self.log_temperature])
+            self.log_temperature.grad = loss_temperature.detach()  # an exponential is its own derivative
+            self._optimisers["temperature"].step()
         self.mark("temperature")
         self._target_flat.lerp_(self._critic_flat.detach(), self._settings.tau)
         self.mark("target")
@@ -125,9 +125,8 @@ class SacLearner:
         noise = torch.randn(mean.shape, generator=self._generator, device=mean.device)
         return squashed_sample(mean, log_std, noise)
 
-    def _step(self, name: str, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+    def _step(self, name: str, loss: Tensor) -> None:
         optimiser = self._optimisers[name]
         optimiser.zero_grad()
-        # Only these gradients: those of the critics' weights in the actor's loss are never computed.
-        loss.backward(inputs=parameters)  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

@@ -17,9 +17,14 @@ def critic_loss(values: Tensor, target: Tensor) -> Tensor:
     return (values - target).square().mean(dim=-1).sum()
 
 
-def actor_loss(values: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
-    """Return `mean(α log π − min Q)`; values are `(2, n)`."""
-    return (temperature * log_prob - values.amin(dim=0)).mean()
+def actor_loss(least: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """Return `mean(α log π − min Q)`; `least` is min Q, `(n,)`."""
+    return (temperature * log_prob - least).mean()
+
+
+def actor_surrogate(action: Tensor, derivative: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+    """Return a loss with the actor loss's gradient: `mean(α log π − a · ∂min Q/∂a)`, the derivative held fixed."""
+    return (temperature * log_prob - (action * derivative).sum(dim=-1)).mean()
 
 
 def temperature_loss(log_temperature: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
