@@ -4,6 +4,8 @@ Nothing here imports aiorl. The loop acts in all environments, stores, then take
 are due, one after the other. `seconds` counts from before the environments are built (imports are left out).
 
     python -m benchmarks.plain_sac --env HalfCheetah-v5 --num-envs 8 --env-steps 50000 --seed 0 --out DIR
+
+`--env module:factory` takes a factory of vector environments, called with `num_envs`.
 """
 
 import argparse
@@ -13,12 +15,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -109,10 +113,18 @@ class Replay:
         terminated: np.ndarray,
     ) -> None:
         count, capacity = len(observations), len(self.rows)
-        where = (self.position + np.arange(count)) % capacity
-        self.rows[where] = np.concatenate(
-            [observations, actions, next_observations, rewards[:, None], 1.0 - terminated[:, None]], axis=1
-        )
+        room = min(count, capacity - self.position)  # what does not fit in at the end goes to the start
+        for rows, part in (
+            (self.rows[self.position : self.position + room], slice(None, room)),
+            (self.rows[: count - room], slice(room, None)),
+        ):
+            if len(rows):
+                joint = observations.shape[1] + actions.shape[1]
+                rows[:, : observations.shape[1]] = observations[part]
+                rows[:, observations.shape[1] : joint] = actions[part]
+                rows[:, joint:-2] = next_observations[part]
+                rows[:, -2] = rewards[part]
+                np.subtract(1.0, terminated[part], out=rows[:, -1], casting="unsafe")
         self.position = (self.position + count) % capacity
         self.size = min(self.size + count, capacity)
 
@@ -185,8 +197,16 @@ class Sac:
         }
 
 
-def make_envs(name: str, count: int) -> SyncVectorEnv:
-    envs = SyncVectorEnv([partial(gym.make, name)] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+def make_envs(name: str, count: int) -> VectorEnv[Any, Any, Any]:
+    module, _, factory = name.partition(":")
+    envs: VectorEnv[Any, Any, Any]
+    if factory:
+        envs = getattr(import_module(module), factory)(num_envs=count)
+        if envs.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
+            raise SystemExit(f"{name}: only SAME_STEP is supported")
+    else:
+        make = partial(gym.make, name, disable_env_checker=True)
+        envs = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
     for space in (envs.single_observation_space, envs.single_action_space):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             raise SystemExit(f"{name}: only flat Box spaces are supported, not {space}")
@@ -198,7 +218,7 @@ def make_envs(name: str, count: int) -> SyncVectorEnv:
 class ToEnv:
     """The affine map from [-1, 1] to the bounds of the action space."""
 
-    def __init__(self, envs: SyncVectorEnv) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
         low, high = envs.single_action_space.low, envs.single_action_space.high
         self.center, self.half_width = (high + low) / 2, (high - low) / 2
         self.low, self.high = low, high
@@ -313,6 +333,8 @@ def train(arguments: argparse.Namespace) -> None:
                 print(line, flush=True)
     envs.close()
 
+    if not arguments.evaluation_episodes:
+        return
     # The seeds lie far from those of training.
     scores = evaluate(sac.actor, arguments.env, arguments.evaluation_episodes, seed=1_000_000 + arguments.seed)
     evaluation = {"return_mean": float(np.mean(scores)), "returns": scores}
