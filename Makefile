@@ -18,7 +18,7 @@ check: $(INSTALLED)  ## everything but the tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)  ## what the README claims, measured here
+bench: $(INSTALLED)  ## the short benchmarks, twenty minutes; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
 install: $(INSTALLED)
