@@ -15,7 +15,8 @@ class Evaluation:
     """Raw returns and lengths of evaluation episodes, deterministic policy."""
 
     env_steps: int
-    checkpoint: Path
+    checkpoint: Path | None
+    """Where the policy is; None for one that was evaluated while training went on."""
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     terminated: int
