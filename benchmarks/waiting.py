@@ -5,7 +5,7 @@
 First, a run whose every update takes a minute or two: a window of ten seconds inside one of them, while everything else
 has nothing to do but wait. CPU time is the kernel's own, in nanoseconds, summed over a process's threads. Output is
 plain. Then, a run of ten ticks a second, its output plain or a live view on a terminal of 100 x 30, in turn: what the
-coordinator takes of a core with each. Two and a half minutes.
+coordinator takes of a core with each. Three minutes.
 """
 
 import fcntl
