@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
@@ -68,6 +69,7 @@ class Training:
         self._saved_tick = start.tick if found is not None else -1
         self._evaluation: Evaluation | None = None
         self._best: BestPolicy | None = None
+        self._evaluated: tuple[int, Evaluation] | None = None
         self._reproducible = found is None or found.manifest.reproducible
         self.has_started = False
         self._team: Team | None = None
@@ -289,18 +291,23 @@ class Training:
     async def _play_and_draw(self, checkpoint: Path) -> Evaluation:
         path = self._directory.path
         async with Evaluator(self._settings, self._factory) as evaluator:
-            evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
-            self._evaluation = evaluation
-            if self._best is None:
-                self._emit(Evaluated(evaluation))
+            if self._evaluated is not None and self._evaluated[0] == self._tick:
+                # The same policy has just played the same episodes.
+                evaluation = replace(self._evaluated[1], checkpoint=checkpoint)
             else:
-                await self._on_evaluated(evaluation, self._tick, self._clock.seconds, evaluator.worker)
+                evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
+                if self._best is None:
+                    self._emit(Evaluated(evaluation))
+                else:
+                    await self._on_evaluated(evaluation, self._tick, self._clock.seconds, evaluator.worker)
+            self._evaluation = evaluation
             await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
             await evaluator.draw(path, EVALUATION_FILE)
         return evaluation
 
     async def _on_evaluated(self, evaluation: Evaluation, tick: int, seconds: float, evaluator: WorkerHandle) -> None:
         assert self._best is not None
+        self._evaluated = tick, evaluation
         schedule = self._schedule
         steps = {"env_steps": schedule.env_steps(tick), "gradient_steps": schedule.gradient_steps(tick)}
         self._sinks.write_evaluation(curve_entry(evaluation, time=time.time(), tick=tick, seconds=seconds, **steps))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from time import perf_counter_ns, thread_time_ns
-from typing import Any
 
 from aiorl import errors
 from aiorl.errors import (
@@ -46,6 +45,7 @@ class PipedWorker(ABC):
         self._deadlines = Deadlines(settings)
         self._pipe: Pipe | None = None
         self._death: asyncio.Task[AiorlError] | None = None
+        self._awaited: asyncio.Future[Message] | None = None
 
     @property
     def name(self) -> str:
@@ -57,6 +57,7 @@ class PipedWorker(ABC):
         try:
             pipe = await self._launch()
             self._death = asyncio.create_task(self._died(), name=f"aiorl watch of {self.name}")
+            self._death.add_done_callback(self._give_death)
             reply = await self._wait(pipe.first(), self._settings.startup_deadline_s, "start")
         except WorkerStalledError as error:
             raise WorkerStartupError(
@@ -126,27 +127,39 @@ class PipedWorker(ABC):
         """End it."""
 
     async def _wait(self, answer: asyncio.Future[Message], deadline_s: float, kind: str) -> Message:
-        loop = asyncio.get_running_loop()
-        late: asyncio.Future[None] = loop.create_future()
-        countdown = Countdown(deadline_s, lambda: late.set_result(None), loop)
+        """Wait for an answer; the worker's death and the deadline are put into the same future, if they come first."""
         death = self._death
         assert death is not None
+        self._awaited = answer
+        if death.done():
+            self._give_death(death)
+
+        def stall() -> None:
+            if not answer.done():
+                self.kill()
+                answer.set_exception(
+                    WorkerStalledError(
+                        f"{self.name} (pid {self.pid}) did not answer {kind} within {deadline_s:g} s and was killed",
+                        role=self.role,
+                        index=self.index,
+                        pid=self.pid,
+                    )
+                )
+
+        countdown = Countdown(deadline_s, stall, asyncio.get_running_loop())
         try:
-            await asyncio.wait(_futures(answer, death, late), return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
+            return await answer
+        except AiorlError:
             self.state = "failed"
-            if death.done():
-                raise death.result()
-            self.kill()
-            raise WorkerStalledError(
-                f"{self.name} (pid {self.pid}) did not answer {kind} within {deadline_s:g} s and was killed",
-                role=self.role,
-                index=self.index,
-                pid=self.pid,
-            )
+            raise
         finally:
             countdown.cancel()
+
+    def _give_death(self, death: asyncio.Task[AiorlError]) -> None:
+        answer = self._awaited
+        if answer is not None and not answer.done() and not death.cancelled():
+            failure = death.exception()
+            answer.set_exception(death.result() if failure is None else failure)
 
     def _as_error(self, failed: Failed, kind: type[errors.WorkerError], verb: str) -> AiorlError:
         own = _OWN_CLASS.get(failed.error)
@@ -163,8 +176,3 @@ class PipedWorker(ABC):
 
     def _on_log(self, line: LogLine) -> None:
         self._log.from_worker(self.role, self.index, self.pid, line)
-
-
-def _futures(*futures: asyncio.Future[Any]) -> tuple[asyncio.Future[Any], ...]:
-    """Return futures of different results as one tuple that `asyncio.wait` takes."""
-    return futures

@@ -136,10 +136,8 @@ async def opened() -> AsyncIterator[Line]:
             async with asyncio.timeout(SOON_S):
                 yield line
         finally:
-            reading = line.pipe._reading
             await line.pipe.close()
-            assert reading is not None and reading.done()
-            assert reading.cancelled() or reading.exception() is None
+            assert line.pipe._lost.done()
 
 
 async def closed_by(line: Line, data: bytes) -> ProtocolError | None:
