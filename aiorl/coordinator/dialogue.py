@@ -62,11 +62,12 @@ class Dialogue(ABC):
         learning: asyncio.Task[None] | None = None
         try:
             while True:
+                # The learner first: where it is the slower side, it is what has just become free.
+                if learning is None and self._waiting:
+                    learning = _task(self._learn_tick(self._waiting.popleft(), report))
                 if collecting is None and newest - self._settings.lead <= self.tick and may_collect(newest + 1):
                     newest += 1
                     collecting = _task(self._collect_tick(newest))
-                if learning is None and self._waiting:
-                    learning = _task(self._learn_tick(self._waiting.popleft(), report))
                 busy = [task for task in (learning, collecting) if task is not None]
                 if not busy:
                     return

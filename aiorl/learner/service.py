@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -105,6 +106,7 @@ class LearnerService(ABC):
         self._learner = make_learner(self._settings, request.spec, self._device, seed)
         self._learner.mark = self._mark
         self._flat = flatten(self._learner.policy)
+        self._is_float = all(each.dtype == torch.float32 for each in self._learner.policy.state_dict().values())
         self._moments = fresh_moments(request.spec)
         tensors = self._learner.tensors().values()
         # Optimisers keep two moments of every parameter, which are not there before the first step; and the
@@ -128,10 +130,10 @@ class LearnerService(ABC):
         self._mark("metrics")
         trained = perf_counter_ns()
         names = self._learner.metric_names[: len(metrics)]
-        if not np.isfinite(metrics).all():
-            broken = ", ".join(name for name, value in zip(names, metrics, strict=True) if not np.isfinite(value))
+        if not all(map(math.isfinite, metrics)):
+            broken = ", ".join(name for name, value in zip(names, metrics, strict=True) if not math.isfinite(value))
             raise FloatingPointError(f"{broken} not finite in the update of tick {request.tick}")
-        _refuse_nonfinite(self._learner.policy.state_dict(), f"the policy after the update of tick {request.tick}")
+        self._refuse_broken_policy(f"the policy after the update of tick {request.tick}")
         self._weight_version = request.weight_version
         self._publish(request.weights)
         self._mark("publish")
@@ -144,6 +146,11 @@ class LearnerService(ABC):
             train_ns=trained - staged,
             publish_ns=perf_counter_ns() - trained,
         )
+
+    def _refuse_broken_policy(self, what: str) -> None:
+        """Check that all of the policy is finite: in one pass over its flat bytes where these are floats alone."""
+        if not self._is_float or not torch.stack(torch.aminmax(self._flat.view(torch.float32))).isfinite().all():
+            _refuse_nonfinite(self._learner.policy.state_dict(), what)
 
     def _merge_statistics(self, headers: NDArray[np.float64]) -> None:
         """Take the statistics of fresh observations, one header of each collector."""

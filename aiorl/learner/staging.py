@@ -20,9 +20,17 @@ class BatchStaging:
 
     def __init__(self, slots: BatchSlots, layout: RowLayout, device: torch.device) -> None:
         self._slots, self._layout, self._device = slots, layout, device
+        self._in_place: dict[int, list[Batch]] = {}
 
     def stage(self, slot: int) -> list[Batch]:
         """Return the minibatches of a slot, one for each gradient step."""
+        if self._device.type != "cpu":
+            return self._cut(slot)
+        if slot not in self._in_place:  # views of memory that stays where it is
+            self._in_place[slot] = self._cut(slot)
+        return self._in_place[slot]
+
+    def _cut(self, slot: int) -> list[Batch]:
         rows = self._to_device(self._slots.rows[slot])
         discount = self._to_device(self._slots.discount[slot])
         return [self._batch(rows[step].flatten(0, 1), discount[step].flatten()) for step in range(len(rows))]
