@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes of a deterministic policy, in a worker with envs of its own."""
+"""Evaluation: whole episodes of a checkpoint's deterministic policy, in a worker with envs of its own."""
 
 from __future__ import annotations
 
@@ -9,40 +9,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import Policy, make_policy
 from aiorl.algorithms.state import load_exactly
 from aiorl.checkpoint.manifest import require_intact
-from aiorl.checkpoint.tensors import load_arrays, save_arrays
+from aiorl.checkpoint.tensors import load_arrays
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import VectorStepper
 from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.protocol import (
-    Attach,
-    Attached,
     CurveDrawn,
     DrawCurve,
     EnvSpec,
     EpisodesEvaluated,
     Evaluate,
     EvaluatedEpisode,
-    EvaluatePolicy,
     EvaluationBegun,
     Message,
     PlayOn,
     Ready,
     Requests,
-    Save,
-    Saved,
 )
 from aiorl.service import Assignment, Purpose, RefusedError, seed_number
 from aiorl.settings import RunSettings
-from aiorl.storage.weights import WeightSlots, weights_layout
 from aiorl.telemetry.plot import draw_learning_curve
 
 POLICY_FILE = "policy.safetensors"
-NICENESS = 10
-"""How far an evaluator beside a run stands back where cores are short."""
 MOST_EPISODES = 1_000
 """Episodes after which a reply is sent early: a frame has its bounds."""
 
@@ -67,13 +58,9 @@ def load_policy_module(directory: Path, settings: RunSettings, spec: EnvSpec) ->
 
 
 class EvaluatorService:
-    """Plays episodes; it touches no training state.
-
-    The policy is that of a checkpoint, or, beside a run, of a weight slot: then the cores are for training first.
-    """
+    """Plays episodes; it has no shared memory and touches no training state."""
 
     def __init__(self, assignment: Assignment) -> None:
-        self._assignment = assignment
         self._settings = settings = assignment.settings
         self.num_envs = min(settings.evaluation.num_envs, settings.evaluation.episodes)
         try:
@@ -81,10 +68,6 @@ class EvaluatorService:
             self._stepper = VectorStepper(env, settings.env, settings.algorithm.groups)
         except EnvSettingsError as error:
             raise RefusedError(error.key, str(error)) from error
-        self._policy = make_policy(settings, self._stepper.spec)
-        self._flat = flatten(self._policy).numpy()
-        if assignment.blocks is not None and settings.runtime.kind == "process":
-            os.nice(NICENESS)
 
     def ready(self) -> Ready:
         """Say what the env looks like."""
@@ -93,19 +76,14 @@ class EvaluatorService:
     def handle(self, request: Requests) -> Message:
         """Carry out a request."""
         match request:
-            case Attach():
-                return self._attach(request)
             case Evaluate():
                 policy = load_policy_module(Path(request.directory), self._settings, self._stepper.spec)
-                self._policy.load_state_dict(policy.state_dict())
-                return self._begin(request)
-            case EvaluatePolicy():
-                self._weights.read(request.weights, request.weight_version, self._flat)
-                return self._begin(request)
-            case Save():
-                policy_file = Path(request.directory) / POLICY_FILE
-                values = {name: tensor.numpy() for name, tensor in self._policy.state_dict().items()}
-                return Saved(tick=request.tick, files=(save_arrays(policy_file, values),))
+                self._stepper.reset(
+                    [seed_number(request.seed, Purpose.EVALUATION, env) for env in range(self._stepper.num_envs)]
+                )
+                limit = self._settings.evaluation.max_episode_steps
+                self._episodes = Episodes(self._stepper, policy, request.episodes_per_env, limit)
+                return EvaluationBegun()
             case PlayOn():
                 for _ in range(request.steps):
                     if self._episodes.is_over or self._episodes.is_full:
@@ -121,23 +99,6 @@ class EvaluatorService:
     def close(self) -> None:
         """Close the envs."""
         self._stepper.close()
-
-    def _attach(self, request: Attach) -> Attached:
-        if request.policy_bytes != self._flat.size:
-            raise ProtocolError(f"the learner's policy has {request.policy_bytes} bytes, ours {self._flat.size}")
-        blocks = self._assignment.blocks
-        assert blocks is not None
-        memory = blocks.weights.map(weights_layout(self._settings, request.policy_bytes).nbytes)
-        self._weights = WeightSlots.on(memory, self._settings, request.policy_bytes)
-        blocks.close()
-        return Attached()
-
-    def _begin(self, request: Evaluate | EvaluatePolicy) -> EvaluationBegun:
-        envs = range(self._stepper.num_envs)
-        self._stepper.reset([seed_number(request.seed, Purpose.EVALUATION, env) for env in envs])
-        limit = self._settings.evaluation.max_episode_steps
-        self._episodes = Episodes(self._stepper, self._policy, request.episodes_per_env, limit)
-        return EvaluationBegun()
 
 
 class Episodes:

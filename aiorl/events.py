@@ -15,8 +15,7 @@ class Evaluation:
     """Raw returns and lengths of evaluation episodes, deterministic policy."""
 
     env_steps: int
-    checkpoint: Path | None
-    """Where the policy is; None for one that was evaluated while training went on."""
+    checkpoint: Path
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     terminated: int

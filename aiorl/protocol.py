@@ -374,16 +374,6 @@ class Evaluate(Request, frozen=True):
     seed: int
 
 
-class EvaluatePolicy(Request, frozen=True):
-    """Evaluator: the same with the policy in a weight slot."""
-
-    reply: ClassVar[type[Message]] = EvaluationBegun
-    weights: int
-    weight_version: int
-    episodes_per_env: int
-    seed: int
-
-
 class PlayOn(Request, frozen=True):
     """Evaluator: make some vector steps of the evaluation; in pieces, so that a long one is no stalled one."""
 
@@ -424,7 +414,6 @@ Requests = (
     | Save
     | Restore
     | Evaluate
-    | EvaluatePolicy
     | PlayOn
     | DrawCurve
     | Stop

@@ -72,10 +72,6 @@ class Blocks:
         """Return what a collector needs: of the experience only its own."""
         return Blocks((self.experience[index],), self.batches, self.weights)
 
-    def for_evaluator(self) -> Blocks:
-        """Return what an evaluator needs: of the experience none."""
-        return Blocks((), self.batches, self.weights)
-
     def close(self) -> None:
         """Close all descriptors."""
         for block in (*self.experience, self.batches, self.weights):
@@ -84,7 +80,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything that a worker knows when it starts; an evaluator of checkpoints shares no memory.
+    """Everything that a worker knows when it starts; an evaluator shares no memory.
 
     `incarnation` counts the collectors that had this place before, and died.
     """

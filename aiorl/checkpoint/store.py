@@ -13,7 +13,6 @@ from aiorl.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from aiorl.errors import CheckpointError
 
 LATEST = "latest"
-BEST = "best"
 _DRAFT, _REPLACED, _ABANDONED = ".draft-", ".replaced-", "abandoned-"
 
 
@@ -63,34 +62,6 @@ class CheckpointStore:
                 _drop_replay(path)
         self._clear_replaced()
         return final
-
-    @property
-    def best(self) -> Path:
-        """Folder of the best policy; it is no checkpoint to go on from, and is never dropped."""
-        return self.folder / BEST
-
-    def begin_best(self) -> Path:
-        """Return an empty draft folder for the best policy."""
-        draft = self.folder / f".{BEST}"
-        if draft.exists():
-            shutil.rmtree(draft)
-        draft.mkdir(parents=True)
-        return draft
-
-    def commit_best(self, draft: Path, manifest: Manifest) -> None:
-        """Put a draft with all its files in the place of the best policy so far."""
-        write_manifest(draft, manifest)
-        read_manifest(draft)
-        _sync_folder(draft)
-        old = self.folder / f".{BEST}-replaced"
-        if old.exists():
-            shutil.rmtree(old)
-        if self.best.exists():
-            self.best.rename(old)
-        draft.rename(self.best)
-        _sync_folder(self.folder)
-        if old.exists():
-            shutil.rmtree(old)
 
     def discard_drafts(self) -> None:
         """Remove what unfinished saves left."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,17 +36,13 @@ class CollectedTick:
 
 
 class Dialogue(ABC):
-    """Drives a started team tick by tick; `tick` is the last one whose update is done.
-
-    `after_update` is awaited between an update and the next one.
-    """
+    """Drives a started team tick by tick; `tick` is the last one whose update is done."""
 
     def __init__(self, settings: RunSettings, team: Team, schedule: Schedule) -> None:
         self._settings, self._team, self.schedule = settings, team, schedule
         self.weights = SlotLedger("policy", weight_slot_count(settings))
         self.tick = schedule.start.tick
         self._waiting: deque[CollectedTick] = deque()
-        self.after_update: Callable[[int], Awaitable[None]] | None = None
 
     async def publish_first(self) -> None:
         """Have the learner publish the policy that it has now."""
@@ -116,8 +112,6 @@ class Dialogue(ABC):
             update = await self._update(collected, weights, version)
             self.weights.written(weights, learner.name)
         self.tick = tick
-        if update is not None and self.after_update is not None:
-            await self.after_update(tick)
         report(
             TickReport(
                 tick=tick,

@@ -1,4 +1,4 @@
-"""Evaluating in a worker of its own: a checkpoint, or whatever policy it has begun with."""
+"""Evaluating a checkpoint in a worker of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from aiorl.coordinator.dialogue import call
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.events import Evaluation
 from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate, EvaluatedEpisode, EvaluationBegun, PlayOn
-from aiorl.runtime.handle import WorkerHandle
 from aiorl.settings import RunSettings
 
 EVALUATION_FILE = "evaluation.json"
@@ -25,56 +24,46 @@ class Evaluator:
 
     def __init__(self, settings: RunSettings, factory: WorkerFactory) -> None:
         self._settings = settings
-        self.worker = factory.make("evaluator", 0, None)
+        self._worker = factory.make("evaluator", 0, None)
 
     async def __aenter__(self) -> Self:
         try:
-            await self.worker.start()
+            await self._worker.start()
         except BaseException:
-            await self.worker.stop(at_once=True)
+            await self._worker.stop(at_once=True)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.worker.stop(at_once=error is not None)
+        await self._worker.stop(at_once=error is not None)
 
     async def play(self, checkpoint: Path, env_steps: int) -> Evaluation:
-        """Play the settings' episodes with a checkpoint's deterministic policy."""
-        begin = Evaluate(str(checkpoint), episodes_per_env(self._settings), self._settings.seed)
-        await call(self.worker, begin, EvaluationBegun)
-        return await play_to_the_end(self.worker, env_steps, checkpoint)
+        """Play the settings' episodes with a checkpoint's deterministic policy, as many in every env (rounded up)."""
+        evaluation = self._settings.evaluation
+        per_env = math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
+        await call(self._worker, Evaluate(str(checkpoint), per_env, self._settings.seed), EvaluationBegun)
+        episodes: list[EvaluatedEpisode] = []
+        is_over = False
+        while not is_over:
+            played = await call(self._worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)
+            episodes += played.episodes
+            is_over = played.is_over
+        episodes.sort(key=lambda episode: episode.env)
+        terminated = sum(episode.terminated for episode in episodes)
+        return Evaluation(
+            env_steps=env_steps,
+            checkpoint=checkpoint,
+            returns=tuple(episode.episode_return for episode in episodes),
+            lengths=tuple(episode.episode_length for episode in episodes),
+            terminated=terminated,
+            truncated=len(episodes) - terminated,
+        )
 
     async def draw(self, run_dir: Path, evaluation_file: str) -> None:
         """Draw a run's learning curve with a written evaluation in it."""
-        await call(self.worker, DrawCurve(str(run_dir), evaluation_file), CurveDrawn)
-
-
-def episodes_per_env(settings: RunSettings) -> int:
-    """Return how many episodes each env plays: as many in every one, rounded up."""
-    evaluation = settings.evaluation
-    return math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
-
-
-async def play_to_the_end(worker: WorkerHandle, env_steps: int, checkpoint: Path | None) -> Evaluation:
-    """Have an evaluator play what it has begun."""
-    episodes: list[EvaluatedEpisode] = []
-    is_over = False
-    while not is_over:
-        played = await call(worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)
-        episodes += played.episodes
-        is_over = played.is_over
-    episodes.sort(key=lambda episode: episode.env)
-    terminated = sum(episode.terminated for episode in episodes)
-    return Evaluation(
-        env_steps=env_steps,
-        checkpoint=checkpoint,
-        returns=tuple(episode.episode_return for episode in episodes),
-        lengths=tuple(episode.episode_length for episode in episodes),
-        terminated=terminated,
-        truncated=len(episodes) - terminated,
-    )
+        await call(self._worker, DrawCurve(str(run_dir), evaluation_file), CurveDrawn)
 
 
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
@@ -89,7 +78,7 @@ def evaluation_entry(evaluation: Evaluation) -> dict[str, Any]:
     returns = evaluation.returns
     mean = evaluation.return_mean
     return {
-        "checkpoint": evaluation.checkpoint and str(evaluation.checkpoint),
+        "checkpoint": str(evaluation.checkpoint),
         "env_steps": evaluation.env_steps,
         "episodes": len(returns),
         "return_mean": mean,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from aiorl.checkpoint.settings import recorded_settings
 from aiorl.checkpoint.store import CheckpointStore, Found
 from aiorl.coordinator.dialogue import Dialogue, call
 from aiorl.coordinator.directory import versions
-from aiorl.coordinator.schedule import Position, Schedule
+from aiorl.coordinator.schedule import Position
 from aiorl.coordinator.team import Team
 from aiorl.coordinator.together import together
 from aiorl.errors import CheckpointError, ProtocolError
-from aiorl.protocol import EnvSpec, FileRecord, Restore, Restored, Save
+from aiorl.protocol import EnvSpec, Restore, Restored, Save
 from aiorl.protocol import Saved as SavedFiles
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog
@@ -69,44 +69,29 @@ class Saver:
             if not each.files:
                 error = ProtocolError(f"{worker.name}: Saved without a file")
                 raise error.of(worker.role, worker.index, worker.pid)
-        files = (file for each in saved for file in each.files)
-        manifest = self.manifest(position, schedule, seconds, files, exact=exact, is_reproducible=is_reproducible())
-        try:
-            return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
-        except CheckpointError as error:
-            raise ProtocolError(f"a worker did not save what it says: {error}") from error
-
-    def manifest(
-        self,
-        position: Position,
-        schedule: Schedule,
-        seconds: float,
-        files: Iterable[FileRecord],
-        *,
-        exact: bool,
-        is_reproducible: bool,
-        has_replay: bool = True,
-    ) -> Manifest:
-        """Return the manifest of what was saved at a position."""
-        return Manifest(
+        manifest = Manifest(
             format=FORMAT,
             run=self._run,
-            tick=position.tick,
-            env_steps=schedule.env_steps(position.tick),
-            gradient_steps=schedule.gradient_steps(position.tick),
+            tick=tick,
+            env_steps=schedule.env_steps(tick),
+            gradient_steps=schedule.gradient_steps(tick),
             weight_version=position.weight_version,
             previous_versions=position.previous_versions,
             replay_from_env_steps=position.replay_from_env_steps,
             seconds=seconds,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             exact=exact,
-            reproducible=is_reproducible and exact,
-            has_replay=has_replay,
+            reproducible=is_reproducible() and exact,
+            has_replay=True,
             settings=self._settings.tree(),
             spec=self._spec,
             versions=versions(),
-            files=tuple(sorted(files, key=lambda file: file.name)),
+            files=tuple(sorted((file for each in saved for file in each.files), key=lambda file: file.name)),
         )
+        try:
+            return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
+        except CheckpointError as error:
+            raise ProtocolError(f"a worker did not save what it says: {error}") from error
 
 
 def start_position(found: Found) -> Position:

@@ -36,23 +36,12 @@ class Team:
         self._on_replaced = on_replaced
         self.collectors = [self._collector(index) for index in range(settings.collection.collectors)]
         self.learner: WorkerHandle = factory.make("learner", 0, self._blocks)
-        self.evaluator = None if settings.evaluation.every_env_steps is None else self._make_evaluator()
         self.stop_at_once = False
 
     @property
     def workers(self) -> list[WorkerHandle]:
-        """Who trains: collectors and learner."""
+        """All of them."""
         return [*self.collectors, self.learner]
-
-    @property
-    def everyone(self) -> list[WorkerHandle]:
-        """These and the evaluator beside them, where there is one."""
-        return [*self.workers, self.evaluator] if self.evaluator is not None else self.workers
-
-    @property
-    def vital(self) -> list[WorkerHandle]:
-        """Those who end the run by dying whatever they are at."""
-        return self.everyone if self._settings.collection.on_collector_death == "fail" else self.workers
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,7 +50,7 @@ class Team:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await to_the_end(self.stop(self.everyone), on_cancel=self._kill)
+            await to_the_end(self.stop(self.workers), on_cancel=self._kill)
         finally:
             # Giving back gigabytes takes the kernel a while.
             await to_the_end(self._factory.run(self._blocks.close))
@@ -74,8 +63,8 @@ class Team:
             WorkerStartupError: a worker failed or died.
 
         """
-        ready = await together((worker.start() for worker in self.everyone), cancel_others=True)
-        specs = [each.spec for each in ready[: len(self.collectors)]]
+        ready = await together((worker.start() for worker in self.workers), cancel_others=True)
+        specs = [each.spec for each in ready[:-1]]
         spec = specs[0]
         if spec is None:
             first = self.collectors[0]
@@ -97,18 +86,8 @@ class Team:
         if sizes.batches:
             self._blocks.batches.reserve(sizes.batches)
         self._blocks.weights.reserve(sizes.weights)
-        self._attach = Attach(built.policy_bytes)
-        await together((worker.call(self._attach) for worker in self.everyone), cancel_others=True)
+        await together((worker.call(Attach(built.policy_bytes)) for worker in self.workers), cancel_others=True)
         return spec
-
-    async def another_evaluator(self) -> WorkerHandle:
-        """Put another evaluator in the place of one that failed; return it, started."""
-        assert self.evaluator is not None
-        await self.evaluator.stop(at_once=True)
-        self.evaluator = self._make_evaluator()
-        await self.evaluator.start()
-        await self.evaluator.call(self._attach)
-        return self.evaluator
 
     async def stop(self, workers: list[WorkerHandle]) -> None:
         """End some of the workers, side by side."""
@@ -134,9 +113,6 @@ class Team:
                 task.cancel()
             await asyncio.gather(*either, return_exceptions=True)
 
-    def _make_evaluator(self) -> WorkerHandle:
-        return self._factory.make("evaluator", 0, self._blocks.for_evaluator())
-
     def _collector(self, index: int) -> WorkerHandle:
         def make(incarnation: int) -> WorkerHandle:
             return self._factory.make("collector", index, self._blocks.for_collector(index), incarnation)
@@ -146,5 +122,5 @@ class Team:
         return ReplaceableCollector(index, make, self._replacements, self._on_replaced)
 
     def _kill(self) -> None:
-        for worker in self.everyone:
+        for worker in self.workers:
             worker.kill()

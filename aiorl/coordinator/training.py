@@ -5,30 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from aiorl.checkpoint.manifest import Manifest
 from aiorl.checkpoint.store import Found
-from aiorl.coordinator.best import BestPolicy, curve_entry
 from aiorl.coordinator.control import Control
 from aiorl.coordinator.dialogue import Dialogue
 from aiorl.coordinator.directory import RunDirectory
 from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, write_evaluation
 from aiorl.coordinator.offpolicy import OffPolicyDialogue
 from aiorl.coordinator.onpolicy import OnPolicyDialogue, cut_back_dumps
-from aiorl.coordinator.periodic import PeriodicEvaluation
 from aiorl.coordinator.saving import Saver, restore, start_position, warm_start
 from aiorl.coordinator.schedule import Position, Schedule
 from aiorl.coordinator.team import Team
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.errors import AiorlError
 from aiorl.events import Evaluated, Evaluation, Event, Outcome, Progress, Saved, Started, State, WorkerReplaced
-from aiorl.protocol import FileRecord
-from aiorl.runtime.handle import WorkerHandle
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog, jsonl_sink
 from aiorl.telemetry.metrics import MetricsInterval
@@ -68,8 +61,6 @@ class Training:
         self._checkpoint: Path | None = None if found is None else found.path
         self._saved_tick = start.tick if found is not None else -1
         self._evaluation: Evaluation | None = None
-        self._best: BestPolicy | None = None
-        self._evaluated: tuple[int, Evaluation] | None = None
         self._reproducible = found is None or found.manifest.reproducible
         self.has_started = False
         self._team: Team | None = None
@@ -99,7 +90,7 @@ class Training:
             self._status.update(now=True, state="interrupted", workers=[], **self._counters())
             raise
         except BaseException as error:
-            workers = worker_entries(self._team.everyone) if self._team is not None else []
+            workers = worker_entries(self._team.workers) if self._team is not None else []
             self._status.update(now=True, state="failed", error=error_entry(error), workers=workers, **self._counters())
             self._log.keep("run failed", error=str(error), cause=str(error.__cause__ or ""))
             self._end_trace()
@@ -120,8 +111,6 @@ class Training:
                 kind = OnPolicyDialogue if settings.on_policy else OffPolicyDialogue
                 dialogue: Dialogue = kind(settings, team, self._schedule)
                 saver = Saver(settings, self._directory.store, team, spec, self._writer, settings.name)
-                if settings.evaluation.every_env_steps is not None:
-                    self._best = BestPolicy(self._directory.store, self._writer, partial(self._policy_manifest, saver))
                 if self._found is not None:
                     manifest = self._found.manifest
                     await restore(self._found, settings.steps_per_tick, dialogue, team, spec, self._log)
@@ -135,16 +124,14 @@ class Training:
                 self.has_started = True
                 self._clock.start()
                 self._metrics.start()
-                self._status.update(
-                    now=True, state="running", workers=worker_entries(team.everyone), **self._counters()
-                )
+                self._status.update(now=True, state="running", workers=worker_entries(team.workers), **self._counters())
                 await self._writer.flush()  # who hears that it started finds it so on disk
                 self._emit(Started(self._directory.path, dialogue.tick, self._schedule.env_steps(dialogue.tick)))
                 try:
-                    return await self._until_end_evaluating(dialogue, saver, team)
+                    return await self._until_end(dialogue, saver, team)
                 except AiorlError as error:
                     self._log.keep("failure noticed", error=str(error))
-                    self._status.update(workers=worker_entries(team.everyone))
+                    self._status.update(workers=worker_entries(team.workers))
                     await self._save_after_failure(error, dialogue, saver, team)
                     raise
             except BaseException:
@@ -153,25 +140,10 @@ class Training:
             finally:
                 self._clock.pause()
 
-    async def _until_end_evaluating(self, dialogue: Dialogue, saver: Saver, team: Team) -> tuple[State, str]:
-        if team.evaluator is None:
-            return await self._until_end(dialogue, saver, team)
-        clock = self._clock
-        async with PeriodicEvaluation(
-            self._settings, team, self._schedule, self._log, lambda: clock.seconds, self._on_evaluated
-        ) as evaluations:
-            dialogue.after_update = evaluations.consider
-            state, reason = await self._until_end(dialogue, saver, team)
-            clock.pause()
-            if state == "completed":
-                await self._control.unless_stopped(team.unless_dead(evaluations.finish(), team.vital))
-            return state, reason
-
     async def _until_end(self, dialogue: Dialogue, saver: Saver, team: Team) -> tuple[State, str]:
         while True:
             # A learner that dies between updates ends the chunks under way: nothing will come of them.
-            idle = [worker for worker in team.vital if worker not in team.collectors]
-            await team.unless_dead(dialogue.advance(self._may_collect, self._report), idle)
+            await team.unless_dead(dialogue.advance(self._may_collect, self._report), [team.learner])
             # Drained: every collected tick is finished, so this is where saves, pauses and ends belong.
             saves = self._control.take_saves()
             ending = self._ending(dialogue.tick)
@@ -189,7 +161,7 @@ class Training:
                 return ending
             if self._control.is_paused:
                 self._clock.pause()
-                await team.unless_dead(self._control.while_paused(), team.vital)
+                await team.unless_dead(self._control.while_paused(), team.workers)
                 self._clock.start()
 
     def _may_collect(self, tick: int) -> bool:
@@ -261,7 +233,7 @@ class Training:
         )
         if cause.__cause__ is not None:
             self._log.keep("traceback of the collector that was replaced", cause=str(cause.__cause__))
-        workers = worker_entries(self._team.everyone)
+        workers = worker_entries(self._team.workers)
         self._status.update(now=True, workers=workers, reproducible=False, **self._counters())
         try:
             await self._writer.flush()  # who hears of it finds it so on disk
@@ -291,36 +263,12 @@ class Training:
     async def _play_and_draw(self, checkpoint: Path) -> Evaluation:
         path = self._directory.path
         async with Evaluator(self._settings, self._factory) as evaluator:
-            if self._evaluated is not None and self._evaluated[0] == self._tick:
-                # The same policy has just played the same episodes.
-                evaluation = replace(self._evaluated[1], checkpoint=checkpoint)
-            else:
-                evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
-                if self._best is None:
-                    self._emit(Evaluated(evaluation))
-                else:
-                    await self._on_evaluated(evaluation, self._tick, self._clock.seconds, evaluator.worker)
+            evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
             self._evaluation = evaluation
+            self._emit(Evaluated(evaluation))
             await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
             await evaluator.draw(path, EVALUATION_FILE)
         return evaluation
-
-    async def _on_evaluated(self, evaluation: Evaluation, tick: int, seconds: float, evaluator: WorkerHandle) -> None:
-        assert self._best is not None
-        self._evaluated = tick, evaluation
-        schedule = self._schedule
-        steps = {"env_steps": schedule.env_steps(tick), "gradient_steps": schedule.gradient_steps(tick)}
-        self._sinks.write_evaluation(curve_entry(evaluation, time=time.time(), tick=tick, seconds=seconds, **steps))
-        if await self._best.consider(evaluation, tick, evaluator):
-            self._log.info("best policy so far", return_mean=evaluation.return_mean, env_steps=evaluation.env_steps)
-        self._emit(Evaluated(evaluation))
-
-    def _policy_manifest(self, saver: Saver, tick: int, files: tuple[FileRecord, ...]) -> Manifest:
-        """Return the manifest of the policy after a tick, alone."""
-        position, seconds, reproducible = self._schedule.position(tick), self._clock.seconds, self._reproducible
-        return saver.manifest(
-            position, self._schedule, seconds, files, exact=False, is_reproducible=reproducible, has_replay=False
-        )
 
     def _lost(self) -> dict[str, Any]:
         """Return what is not saved, for the log."""

@@ -87,12 +87,10 @@ class BudgetSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Evaluation of the deterministic policy: while a run goes on, at its end, and what `aiorl evaluate` does."""
+    """The evaluation that ends a run, and what `aiorl evaluate` does by default."""
 
     at_end: bool = True
     """Evaluate the final policy when a run completes."""
-    every_env_steps: Count | None = None
-    """Evaluate whenever so many further env steps were trained on, in a process beside the run; null for never."""
     episodes: Count = 16
     """Episodes, rounded up to the same number for each env."""
     num_envs: Count = 16

@@ -17,14 +17,9 @@ def weight_slot_count(settings: RunSettings) -> int:
     return max(settings.lead, 1) + 1
 
 
-def evaluated_slot(settings: RunSettings) -> int:
-    """Return the weight slot that holds the policy being evaluated, behind all others; there if settings ask for it."""
-    return weight_slot_count(settings)
-
-
 def weights_layout(settings: RunSettings, policy_bytes: int) -> Layout:
-    """Return the layout of all weight slots for a policy of this size, that of the evaluated policy included."""
-    slots = weight_slot_count(settings) + (settings.evaluation.every_env_steps is not None)
+    """Return the layout of all weight slots for a policy of this size."""
+    slots = weight_slot_count(settings)
     return Layout((Field("policy", (slots, aligned(policy_bytes)), "uint8"), Field("version", (slots,), "int64")))
 
 

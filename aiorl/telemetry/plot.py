@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from aiorl.settings import RunSettings
-from aiorl.telemetry.sinks import EVALUATIONS_FILE, METRICS_FILE, read_metrics
+from aiorl.telemetry.sinks import METRICS_FILE, read_metrics
 
 CURVE_FILE = "learning_curve.png"
 _CURVES = (
@@ -40,14 +40,8 @@ def draw_learning_curve(run_dir: Path, settings: RunSettings, evaluation_file: s
         fmt="o",
         color="C1",
         capsize=4,
-        label=f"evaluation of a checkpoint: {mean:.4g}",
+        label=f"evaluation, deterministic: {mean:.4g}",
     )
-    if curve := read_metrics(run_dir / EVALUATIONS_FILE):
-        means, lows, highs = ([each[f"return_{name}"] for each in curve] for name in ("mean", "min", "max"))
-        for axes, axis in ((left, "env_steps"), (right, "seconds")):
-            where = [each[axis] for each in curve]
-            axes.plot(where, means, ".-", color="C1", label="evaluation, deterministic: mean, min to max")
-            axes.fill_between(where, lows, highs, color="C1", alpha=0.15, linewidth=0)
     if starts := settings.learning_starts:
         left.axvline(starts, color="grey", linewidth=0.8, linestyle=":", label="learning starts")
     left.set(xlabel="env steps", ylabel="episode return (raw rewards)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from aiorl.telemetry.metrics import Record
 from aiorl.telemetry.writer import FileWriter
 
 METRICS_FILE = "metrics.jsonl"
-EVALUATIONS_FILE = "evaluations.jsonl"
 _AXES = ("time", "tick", "env_steps")
 
 
@@ -28,10 +26,6 @@ class MetricsSinks:
         """Have a record written."""
         self._writer.submit(lambda: self._write(record))
 
-    def write_evaluation(self, entry: Mapping[str, Any]) -> None:
-        """Have an evaluation written: to a file of its own, and beside the metrics in TensorBoard."""
-        self._writer.submit(lambda: self._write_evaluation(entry))
-
     def cut_back(self, tick: int, env_steps: int) -> None:
         """Drop records after a tick: a resumed run writes them again."""
         self._writer.submit(lambda: self._cut_back(tick, env_steps))
@@ -41,31 +35,26 @@ class MetricsSinks:
         self._writer.submit(self._close)
 
     def _write(self, record: Record) -> None:
-        _append(self._path, record)
-        numbers = {name: value for name, value in record.items() if name not in _AXES}
-        self._add_event(record["time"], int(record["env_steps"]), numbers)
-
-    def _write_evaluation(self, entry: Mapping[str, Any]) -> None:
-        _append(self._path.with_name(EVALUATIONS_FILE), entry)
-        numbers = {f"evaluation/{name}": entry[name] for name in ("return_mean", "length_mean", "terminated_share")}
-        self._add_event(entry["time"], entry["env_steps"], numbers)
-
-    def _add_event(self, time: float, step: int, numbers: Mapping[str, float]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
         if events := self._event_writer():
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
 
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-            events.add_event(Event(wall_time=time, step=step, summary=Summary(value=values)))
+            values = [
+                Summary.Value(tag=name, simple_value=value) for name, value in record.items() if name not in _AXES
+            ]
+            events.add_event(
+                Event(wall_time=record["time"], step=int(record["env_steps"]), summary=Summary(value=values))
+            )
             events.flush()
 
     def _cut_back(self, tick: int, env_steps: int) -> None:
-        for path in (self._path, self._path.with_name(EVALUATIONS_FILE)):
-            if path == self._path or path.exists():
-                kept = [record for record in read_metrics(path) if record["tick"] <= tick]
-                draft = path.with_name(f".{path.name}")
-                draft.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
-                draft.replace(path)
+        records = read_metrics(self._path)
+        kept = [record for record in records if record["tick"] <= tick]
+        draft = self._path.with_name(f".{METRICS_FILE}")
+        draft.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        draft.replace(self._path)
         if events := self._event_writer():
             import time
 
@@ -88,13 +77,8 @@ class MetricsSinks:
             self._events = None
 
 
-def _append(path: Path, entry: Mapping[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
-
-
 def read_metrics(path: Path) -> list[Record]:
-    """Read a file of metrics or evaluations; a last line that a kill cut short is left out.
+    """Read a metrics file; a last line that a kill cut short is left out.
 
     Raises:
         StorageError: another line is broken.

@@ -226,9 +226,8 @@ def event_line(event: Event) -> str:
             return f"saved {shown(event.checkpoint)} at {event.env_steps:,} env steps"
         case Evaluated():
             result = event.evaluation
-            low, high = min(result.returns), max(result.returns)
             return (
-                f"evaluation at {result.env_steps:,} env steps: mean return {result.return_mean:.4g}"
-                f" over {len(result.returns)} episodes (min {low:.4g}, max {high:.4g})"
+                f"evaluation: mean return {result.return_mean:.4g} over {len(result.returns)} episodes"
+                f" (min {min(result.returns):.4g}, max {max(result.returns):.4g})"
             )
     return ""
