@@ -1,4 +1,7 @@
-"""Evaluation: whole episodes of a checkpoint's deterministic policy, in a worker with envs of its own."""
+"""Evaluation: whole episodes of a deterministic policy, in a worker with envs of its own.
+
+The policy is a checkpoint's, or, on the way, the learner's own through shared memory.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,40 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import Policy, make_policy
 from aiorl.algorithms.state import load_exactly
+from aiorl.checkpoint.best import STATISTICS_FILE
 from aiorl.checkpoint.manifest import require_intact
-from aiorl.checkpoint.tensors import load_arrays
+from aiorl.checkpoint.tensors import Arrays, load_arrays, save_arrays
 from aiorl.envs.make import EnvSettingsError, make_vector_env
 from aiorl.envs.stepper import VectorStepper
 from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.protocol import (
+    Attach,
+    Attached,
     CurveDrawn,
     DrawCurve,
     EnvSpec,
     EpisodesEvaluated,
     Evaluate,
     EvaluatedEpisode,
+    EvaluatePolicy,
     EvaluationBegun,
     Message,
     PlayOn,
+    PolicySaved,
     Ready,
     Requests,
+    SavePolicy,
 )
 from aiorl.service import Assignment, Purpose, RefusedError, seed_number
 from aiorl.settings import RunSettings
+from aiorl.storage.block import Block
+from aiorl.storage.evaluated import EvaluatedSlot, evaluated_layout
 from aiorl.telemetry.plot import draw_learning_curve
 
-POLICY_FILE = "policy.safetensors"
+POLICY_FILE, LEARNER_FILE = "policy.safetensors", "learner.safetensors"
 MOST_EPISODES = 1_000
 """Episodes after which a reply is sent early: a frame has its bounds."""
 
@@ -58,10 +70,12 @@ def load_policy_module(directory: Path, settings: RunSettings, spec: EnvSpec) ->
 
 
 class EvaluatorService:
-    """Plays episodes; it has no shared memory and touches no training state."""
+    """Plays episodes; it shares at most the slot of the evaluated policy, and touches no training state."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._settings = settings = assignment.settings
+        self._block = assignment.blocks
+        self._source: Path | None = None
         self.num_envs = min(settings.evaluation.num_envs, settings.evaluation.episodes)
         try:
             env = make_vector_env(settings.env, self.num_envs, assignment.env_factory, settings.evaluation.kwargs)
@@ -76,22 +90,25 @@ class EvaluatorService:
     def handle(self, request: Requests) -> Message:
         """Carry out a request."""
         match request:
+            case Attach():
+                return self._attach(request)
             case Evaluate():
-                policy = load_policy_module(Path(request.directory), self._settings, self._stepper.spec)
-                self._stepper.reset(
-                    [seed_number(request.seed, Purpose.EVALUATION, env) for env in range(self._stepper.num_envs)]
-                )
-                limit = self._settings.evaluation.max_episode_steps
-                self._episodes = Episodes(self._stepper, policy, request.episodes_per_env, limit)
-                return EvaluationBegun()
+                self._source = Path(request.directory)
+                self._policy = load_policy_module(self._source, self._settings, self._stepper.spec)
+                return self._begin(request)
+            case EvaluatePolicy():
+                self._statistics = self._slot.read(request.weight_version, self._flat)
+                return self._begin(request)
             case PlayOn():
                 for _ in range(request.steps):
                     if self._episodes.is_over or self._episodes.is_full:
                         break
                     self._episodes.step()
                 return self._episodes.take()
+            case SavePolicy():
+                return self._save(Path(request.directory))
             case DrawCurve():
-                draw_learning_curve(Path(request.run_dir), self._settings, request.evaluation_file)
+                draw_learning_curve(Path(request.run_dir), self._settings, request.evaluation_file or None)
                 return CurveDrawn()
             case _:
                 raise ProtocolError(f"an evaluator does not answer {type(request).__name__}")
@@ -99,6 +116,41 @@ class EvaluatorService:
     def close(self) -> None:
         """Close the envs."""
         self._stepper.close()
+
+    def _attach(self, request: Attach) -> Attached:
+        block, spec = self._block, self._stepper.spec
+        assert isinstance(block, Block)
+        self._policy = make_policy(self._settings, spec)
+        self._flat = flatten(self._policy).numpy()
+        if request.policy_bytes != self._flat.size:
+            raise ProtocolError(f"the learner's policy has {request.policy_bytes} bytes, ours {self._flat.size}")
+        memory = block.map(evaluated_layout(spec, request.policy_bytes).nbytes)
+        self._slot = EvaluatedSlot.on(memory, spec, request.policy_bytes)
+        block.close()
+        return Attached()
+
+    def _begin(self, request: Evaluate | EvaluatePolicy) -> EvaluationBegun:
+        envs = range(self._stepper.num_envs)
+        self._stepper.reset([seed_number(request.seed, Purpose.EVALUATION, env) for env in envs])
+        limit = self._settings.evaluation.max_episode_steps
+        self._episodes = Episodes(self._stepper, self._policy, request.episodes_per_env, limit)
+        return EvaluationBegun()
+
+    def _save(self, directory: Path) -> PolicySaved:
+        policy = {name: tensor.numpy() for name, tensor in self._policy.state_dict().items()}
+        files = (
+            save_arrays(directory / POLICY_FILE, policy),
+            save_arrays(directory / STATISTICS_FILE, self._moments()),
+        )
+        return PolicySaved(files)
+
+    def _moments(self) -> Arrays:
+        """Return the moments of observations and rewards that go with the policy."""
+        if self._source is None:
+            return {f"moments.{name}": vector for name, vector in self._statistics.items()}
+        require_intact(self._source / LEARNER_FILE)
+        state = load_arrays(self._source / LEARNER_FILE)
+        return {name: vector for name, vector in state.items() if name.startswith("moments.")}
 
 
 class Episodes:

@@ -12,10 +12,13 @@ State = Literal["starting", "running", "completed", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Raw returns and lengths of evaluation episodes, deterministic policy."""
+    """Raw returns and lengths of evaluation episodes, deterministic policy.
+
+    The policy is that of a checkpoint, or, where that is None, the one that a run had after `env_steps`.
+    """
 
     env_steps: int
-    checkpoint: Path
+    checkpoint: Path | None
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     terminated: int

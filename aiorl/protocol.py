@@ -220,7 +220,7 @@ class Restored(Message, frozen=True):
 
 
 class EvaluationBegun(Message, frozen=True):
-    """The policy is loaded, the envs are reset."""
+    """The policy is loaded, the envs are reset; where it came from a slot, that is free again."""
 
 
 class EvaluatedEpisode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -237,6 +237,12 @@ class EpisodesEvaluated(Message, frozen=True):
 
     is_over: bool
     episodes: tuple[EvaluatedEpisode, ...]
+
+
+class PolicySaved(Message, frozen=True):
+    """The policy's files are on disk."""
+
+    files: tuple[FileRecord, ...]
 
 
 class CurveDrawn(Message, frozen=True):
@@ -275,6 +281,12 @@ class Publish(Request, frozen=True):
 
     reply: ClassVar[type[Message]] = Published
     slot: int
+
+
+class PublishEvaluated(Request, frozen=True):
+    """Learner: write the current policy, and the statistics it was made with, into the slot that is evaluated."""
+
+    reply: ClassVar[type[Message]] = Published
 
 
 class CollectChunk(Request, frozen=True):
@@ -374,6 +386,15 @@ class Evaluate(Request, frozen=True):
     seed: int
 
 
+class EvaluatePolicy(Request, frozen=True):
+    """Evaluator: the same with the policy in the slot that is evaluated, of which it takes a copy of its own."""
+
+    reply: ClassVar[type[Message]] = EvaluationBegun
+    weight_version: int
+    episodes_per_env: int
+    seed: int
+
+
 class PlayOn(Request, frozen=True):
     """Evaluator: make some vector steps of the evaluation; in pieces, so that a long one is no stalled one."""
 
@@ -381,8 +402,15 @@ class PlayOn(Request, frozen=True):
     steps: int
 
 
+class SavePolicy(Request, frozen=True):
+    """Evaluator: write the policy that it has played, and its statistics, into a folder."""
+
+    reply: ClassVar[type[Message]] = PolicySaved
+    directory: str
+
+
 class DrawCurve(Request, frozen=True):
-    """Evaluator: draw a run's learning curve, with the result of an evaluation, into its directory.
+    """Evaluator: draw a run's learning curve into its directory, with an evaluation's result where a file is named.
 
     A worker does it because plotting leaves modules, caches and open font files in its process.
     """
@@ -406,6 +434,7 @@ Requests = (
     Build
     | Attach
     | Publish
+    | PublishEvaluated
     | CollectChunk
     | PackBatch
     | Update
@@ -414,7 +443,9 @@ Requests = (
     | Save
     | Restore
     | Evaluate
+    | EvaluatePolicy
     | PlayOn
+    | SavePolicy
     | DrawCurve
     | Stop
 )
@@ -434,6 +465,7 @@ Replies = (
     | Restored
     | EvaluationBegun
     | EpisodesEvaluated
+    | PolicySaved
     | CurveDrawn
     | Stopped
 )

@@ -47,18 +47,19 @@ class WorkerLog(Protocol):
 class Blocks:
     """The shared blocks of a run: experience (each collector's replay shard, or its rollout slots), batches, weights.
 
-    Only the off-policy side has batch slots.
+    Only the off-policy side has batch slots; `evaluated` is there where a run is evaluated on the way.
     """
 
     experience: tuple[Block, ...]
     batches: Block
     weights: Block
+    evaluated: Block | None = None
 
     @classmethod
-    def create(cls, collectors: int) -> Blocks:
+    def create(cls, collectors: int, *, evaluates: bool = False) -> Blocks:
         """Create all blocks, empty."""
         experience = tuple(Block(f"experience-{index}") for index in range(collectors))
-        return cls(experience, Block("batches"), Block("weights"))
+        return cls(experience, Block("batches"), Block("weights"), Block("evaluated") if evaluates else None)
 
     def duplicate(self) -> Blocks:
         """Return the same blocks under descriptors of their own."""
@@ -66,6 +67,7 @@ class Blocks:
             tuple(block.duplicate() for block in self.experience),
             self.batches.duplicate(),
             self.weights.duplicate(),
+            self.evaluated and self.evaluated.duplicate(),
         )
 
     def for_collector(self, index: int) -> Blocks:
@@ -74,21 +76,23 @@ class Blocks:
 
     def close(self) -> None:
         """Close all descriptors."""
-        for block in (*self.experience, self.batches, self.weights):
-            block.close()
+        for block in (*self.experience, self.batches, self.weights, self.evaluated):
+            if block is not None:
+                block.close()
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything that a worker knows when it starts; an evaluator shares no memory.
+    """Everything that a worker knows when it starts.
 
+    An evaluator shares only the block of the evaluated policy, and not even that where it plays checkpoints.
     `incarnation` counts the collectors that had this place before, and died.
     """
 
     role: str
     index: int
     settings: RunSettings
-    blocks: Blocks | None
+    blocks: Blocks | Block | None
     env_factory: Callable[..., Any] | None
     log: WorkerLog
     incarnation: int = 0

@@ -44,7 +44,7 @@ class CheckpointStore:
         """Make a draft with all its files the newest checkpoint, point `latest` at it, drop the oldest."""
         write_manifest(draft, manifest)
         read_manifest(draft)  # what a worker says it wrote is there
-        _sync_folder(draft)
+        sync_folder(draft)
         final = self.folder / str(manifest.tick)
         if final.exists():  # the same tick again: `newest_whole` knows the old one until the new one is in place
             final.rename(self.folder / f"{_REPLACED}{manifest.tick}")
@@ -54,7 +54,7 @@ class CheckpointStore:
         link.unlink(missing_ok=True)
         link.symlink_to(final.name)
         link.replace(self.folder / LATEST)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         for path in self.paths()[:-keep]:
             shutil.rmtree(path)
         for path in self.paths():
@@ -126,7 +126,8 @@ def _drop_replay(path: Path) -> None:
         file.unlink()
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Force what a folder lists to disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -130,7 +130,7 @@ class CollectorService(ABC):
                 f"the learner's policy has {request.policy_bytes} bytes, ours {self._actor.policy_bytes}"
             )
         blocks = self._assignment.blocks
-        assert blocks is not None
+        assert isinstance(blocks, Blocks)
         self._map(blocks)
         weights = blocks.weights.map(weights_layout(self._settings, request.policy_bytes).nbytes)
         self._weights = WeightSlots.on(weights, self._settings, request.policy_bytes)

@@ -12,6 +12,7 @@ from aiorl.errors import SettingsError
 from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
 from aiorl.storage.batches import batch_layout
+from aiorl.storage.evaluated import evaluated_layout
 from aiorl.storage.replay import replay_layout
 from aiorl.storage.rollouts import rollout_layout
 from aiorl.storage.weights import weights_layout
@@ -33,6 +34,7 @@ class Sizes:
     batches: int
     weights: int
     collectors: int
+    evaluated: int = 0
 
     @classmethod
     def of(cls, settings: RunSettings, spec: EnvSpec, policy_bytes: int) -> Sizes:
@@ -43,12 +45,13 @@ class Sizes:
             batches=0 if settings.on_policy else batch_layout(settings, spec).nbytes,
             weights=weights_layout(settings, policy_bytes).nbytes,
             collectors=settings.collection.collectors,
+            evaluated=evaluated_layout(spec, policy_bytes).nbytes if settings.evaluation.every_env_steps else 0,
         )
 
     @property
     def total(self) -> int:
         """Bytes of all blocks together."""
-        return self.experience * self.collectors + self.batches + self.weights
+        return self.experience * self.collectors + self.batches + self.weights + self.evaluated
 
 
 def memory_available() -> tuple[int, str]:
@@ -104,7 +107,8 @@ def check_disk(settings: RunSettings, sizes: Sizes, checkpoint_bytes: int, run_d
     """
     # The newest replay is whole before the one before it goes; rollouts are never saved.
     replay = 0 if settings.on_policy else 2 * sizes.experience * sizes.collectors
-    need = (settings.checkpoint.keep + 1) * checkpoint_bytes + replay
+    best = 2 * sizes.evaluated  # and the one that it takes the place of
+    need = (settings.checkpoint.keep + 1) * checkpoint_bytes + replay + best
     free = shutil.disk_usage(run_dir).free
     if need > free:
         contents = f"{size_text(replay)} for the replay twice, and " if replay else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,10 +36,20 @@ class CollectedTick:
 
 
 class Dialogue(ABC):
-    """Drives a started team tick by tick; `tick` is the last one whose update is done."""
+    """Drives a started team tick by tick; `tick` is the last one whose update is done.
 
-    def __init__(self, settings: RunSettings, team: Team, schedule: Schedule) -> None:
+    `after_tick` is awaited between a tick's update and the next one, while the learner has the policy of that tick.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        team: Team,
+        schedule: Schedule,
+        after_tick: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
         self._settings, self._team, self.schedule = settings, team, schedule
+        self._after_tick = after_tick
         self.weights = SlotLedger("policy", weight_slot_count(settings))
         self.tick = schedule.start.tick
         self._waiting: deque[CollectedTick] = deque()
@@ -124,6 +134,8 @@ class Dialogue(ABC):
                 waiting=len(self._waiting),
             )
         )
+        if self._after_tick is not None:
+            await self._after_tick(tick)
 
     @abstractmethod
     async def _collect(self, tick: int, weights: int, version: int) -> CollectedTick:

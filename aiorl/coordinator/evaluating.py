@@ -1,4 +1,4 @@
-"""Evaluating a checkpoint in a worker of its own."""
+"""Evaluating a policy in a worker of its own: how it is played, and what is written of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ from typing import Any, Self
 from aiorl.coordinator.dialogue import call
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.events import Evaluation
-from aiorl.protocol import CurveDrawn, DrawCurve, EpisodesEvaluated, Evaluate, EvaluatedEpisode, EvaluationBegun, PlayOn
+from aiorl.protocol import (
+    CurveDrawn,
+    DrawCurve,
+    EpisodesEvaluated,
+    Evaluate,
+    EvaluatedEpisode,
+    EvaluationBegun,
+    FileRecord,
+    PlayOn,
+    PolicySaved,
+    SavePolicy,
+)
+from aiorl.runtime.handle import WorkerHandle
 from aiorl.settings import RunSettings
 
 EVALUATION_FILE = "evaluation.json"
@@ -41,29 +53,49 @@ class Evaluator:
 
     async def play(self, checkpoint: Path, env_steps: int) -> Evaluation:
         """Play the settings' episodes with a checkpoint's deterministic policy, as many in every env (rounded up)."""
-        evaluation = self._settings.evaluation
-        per_env = math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
-        await call(self._worker, Evaluate(str(checkpoint), per_env, self._settings.seed), EvaluationBegun)
-        episodes: list[EvaluatedEpisode] = []
-        is_over = False
-        while not is_over:
-            played = await call(self._worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)
-            episodes += played.episodes
-            is_over = played.is_over
-        episodes.sort(key=lambda episode: episode.env)
-        terminated = sum(episode.terminated for episode in episodes)
-        return Evaluation(
-            env_steps=env_steps,
-            checkpoint=checkpoint,
-            returns=tuple(episode.episode_return for episode in episodes),
-            lengths=tuple(episode.episode_length for episode in episodes),
-            terminated=terminated,
-            truncated=len(episodes) - terminated,
-        )
+        begin = Evaluate(str(checkpoint), episodes_per_env(self._settings), self._settings.seed)
+        await call(self._worker, begin, EvaluationBegun)
+        return await play_on(self._worker, checkpoint, env_steps)
+
+    async def save_policy(self, directory: Path) -> tuple[FileRecord, ...]:
+        """Write the policy that was played into a folder."""
+        return await save_policy(self._worker, directory)
 
     async def draw(self, run_dir: Path, evaluation_file: str) -> None:
         """Draw a run's learning curve with a written evaluation in it."""
         await call(self._worker, DrawCurve(str(run_dir), evaluation_file), CurveDrawn)
+
+
+def episodes_per_env(settings: RunSettings) -> int:
+    """Return how many episodes each env of an evaluation plays."""
+    evaluation = settings.evaluation
+    return math.ceil(evaluation.episodes / min(evaluation.num_envs, evaluation.episodes))
+
+
+async def play_on(worker: WorkerHandle, checkpoint: Path | None, env_steps: int) -> Evaluation:
+    """Have an evaluation that has begun played to its end."""
+    episodes: list[EvaluatedEpisode] = []
+    is_over = False
+    while not is_over:
+        played = await call(worker, PlayOn(PIECE_STEPS), EpisodesEvaluated)
+        episodes += played.episodes
+        is_over = played.is_over
+    episodes.sort(key=lambda episode: episode.env)
+    terminated = sum(episode.terminated for episode in episodes)
+    return Evaluation(
+        env_steps=env_steps,
+        checkpoint=checkpoint,
+        returns=tuple(episode.episode_return for episode in episodes),
+        lengths=tuple(episode.episode_length for episode in episodes),
+        terminated=terminated,
+        truncated=len(episodes) - terminated,
+    )
+
+
+async def save_policy(worker: WorkerHandle, directory: Path) -> tuple[FileRecord, ...]:
+    """Have an evaluator write the policy that it has played into a folder."""
+    saved = await call(worker, SavePolicy(str(directory)), PolicySaved)
+    return saved.files
 
 
 def write_evaluation(path: Path, evaluation: Evaluation) -> None:
@@ -78,7 +110,7 @@ def evaluation_entry(evaluation: Evaluation) -> dict[str, Any]:
     returns = evaluation.returns
     mean = evaluation.return_mean
     return {
-        "checkpoint": str(evaluation.checkpoint),
+        "checkpoint": None if evaluation.checkpoint is None else str(evaluation.checkpoint),
         "env_steps": evaluation.env_steps,
         "episodes": len(returns),
         "return_mean": mean,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from aiorl.checkpoint.settings import recorded_settings
 from aiorl.checkpoint.store import CheckpointStore, Found
 from aiorl.coordinator.dialogue import Dialogue, call
 from aiorl.coordinator.directory import versions
-from aiorl.coordinator.schedule import Position
+from aiorl.coordinator.schedule import Position, Schedule
 from aiorl.coordinator.team import Team
 from aiorl.coordinator.together import together
 from aiorl.errors import CheckpointError, ProtocolError
-from aiorl.protocol import EnvSpec, Restore, Restored, Save
+from aiorl.protocol import EnvSpec, FileRecord, Restore, Restored, Save
 from aiorl.protocol import Saved as SavedFiles
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog
@@ -34,10 +34,9 @@ class Saver:
         team: Team,
         spec: EnvSpec,
         writer: FileWriter,
-        run: str,
     ) -> None:
         self._settings, self._store, self._team = settings, store, team
-        self._spec, self._writer, self._run = spec, writer, run
+        self._spec, self._writer = spec, writer
 
     async def save(
         self, dialogue: Dialogue, seconds: float, *, is_reproducible: Callable[[], bool], exact: bool = True
@@ -69,29 +68,55 @@ class Saver:
             if not each.files:
                 error = ProtocolError(f"{worker.name}: Saved without a file")
                 raise error.of(worker.role, worker.index, worker.pid)
-        manifest = Manifest(
-            format=FORMAT,
-            run=self._run,
-            tick=tick,
-            env_steps=schedule.env_steps(tick),
-            gradient_steps=schedule.gradient_steps(tick),
-            weight_version=position.weight_version,
-            previous_versions=position.previous_versions,
-            replay_from_env_steps=position.replay_from_env_steps,
+        manifest = manifest_of(
+            self._settings,
+            schedule,
+            tick,
+            self._spec,
+            [file for each in saved for file in each.files],
             seconds=seconds,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
             exact=exact,
             reproducible=is_reproducible() and exact,
-            has_replay=True,
-            settings=self._settings.tree(),
-            spec=self._spec,
-            versions=versions(),
-            files=tuple(sorted((file for each in saved for file in each.files), key=lambda file: file.name)),
         )
         try:
             return await self._writer.run(lambda: self._store.commit(draft, manifest, self._settings.checkpoint.keep))
         except CheckpointError as error:
             raise ProtocolError(f"a worker did not save what it says: {error}") from error
+
+
+def manifest_of(
+    settings: RunSettings,
+    schedule: Schedule,
+    tick: int,
+    spec: EnvSpec,
+    files: Iterable[FileRecord],
+    *,
+    seconds: float,
+    reproducible: bool,
+    exact: bool = True,
+    has_replay: bool = True,
+) -> Manifest:
+    """Return what the manifest says of these files of a run, written after the update of a tick."""
+    position = schedule.position(tick)
+    return Manifest(
+        format=FORMAT,
+        run=settings.name,
+        tick=tick,
+        env_steps=schedule.env_steps(tick),
+        gradient_steps=schedule.gradient_steps(tick),
+        weight_version=position.weight_version,
+        previous_versions=position.previous_versions,
+        replay_from_env_steps=position.replay_from_env_steps,
+        seconds=seconds,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        exact=exact,
+        reproducible=reproducible,
+        has_replay=has_replay,
+        settings=settings.tree(),
+        spec=spec,
+        versions=versions(),
+        files=tuple(sorted(files, key=lambda file: file.name)),
+    )
 
 
 def start_position(found: Found) -> Position:

@@ -77,6 +77,10 @@ class Schedule:
             return f"budget.gradient_steps={budget.gradient_steps}"
         return None
 
+    def crosses(self, tick: int, every: int) -> bool:
+        """Return whether a multiple of `every` env steps is reached in a tick."""
+        return self.env_steps(tick) // every > self.env_steps(tick - 1) // every
+
     def position(self, tick: int) -> Position:
         """Return the position after a tick."""
         return Position(

@@ -31,11 +31,13 @@ class Team:
     ) -> None:
         self._settings, self.run_dir, self._log = settings, run_dir, log
         self._factory = factory
-        self._blocks = Blocks.create(settings.collection.collectors)
+        evaluates = settings.evaluation.every_env_steps is not None
+        self._blocks = Blocks.create(settings.collection.collectors, evaluates=evaluates)
         self._replacements = ReplacementBudget(settings.collection)
         self._on_replaced = on_replaced
         self.collectors = [self._collector(index) for index in range(settings.collection.collectors)]
         self.learner: WorkerHandle = factory.make("learner", 0, self._blocks)
+        self.policy_bytes = 0
         self.stop_at_once = False
 
     @property
@@ -86,8 +88,15 @@ class Team:
         if sizes.batches:
             self._blocks.batches.reserve(sizes.batches)
         self._blocks.weights.reserve(sizes.weights)
+        if self._blocks.evaluated is not None:
+            self._blocks.evaluated.reserve(sizes.evaluated)
+        self.policy_bytes = built.policy_bytes
         await together((worker.call(Attach(built.policy_bytes)) for worker in self.workers), cancel_others=True)
         return spec
+
+    def make_evaluator(self) -> WorkerHandle:
+        """Make a worker that shares the slot of the evaluated policy; it belongs to whoever asks for it."""
+        return self._factory.make("evaluator", 0, self._blocks.evaluated, in_background=True)
 
     async def stop(self, workers: list[WorkerHandle]) -> None:
         """End some of the workers, side by side."""

@@ -16,12 +16,16 @@ from aiorl.coordinator.directory import RunDirectory
 from aiorl.coordinator.evaluating import EVALUATION_FILE, Evaluator, write_evaluation
 from aiorl.coordinator.offpolicy import OffPolicyDialogue
 from aiorl.coordinator.onpolicy import OnPolicyDialogue, cut_back_dumps
+from aiorl.coordinator.periodic import Due, PeriodicEvaluation, Save
+from aiorl.coordinator.results import EvaluationResults
 from aiorl.coordinator.saving import Saver, restore, start_position, warm_start
 from aiorl.coordinator.schedule import Position, Schedule
 from aiorl.coordinator.team import Team
+from aiorl.coordinator.together import together
 from aiorl.coordinator.workers import WorkerFactory
 from aiorl.errors import AiorlError
 from aiorl.events import Evaluated, Evaluation, Event, Outcome, Progress, Saved, Started, State, WorkerReplaced
+from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
 from aiorl.telemetry.log import RunLog, jsonl_sink
 from aiorl.telemetry.metrics import MetricsInterval
@@ -62,8 +66,12 @@ class Training:
         self._saved_tick = start.tick if found is not None else -1
         self._evaluation: Evaluation | None = None
         self._reproducible = found is None or found.manifest.reproducible
+        self._results = EvaluationResults(
+            settings, self._schedule, directory, writer, self._sinks, self._log, lambda: self._reproducible
+        )
         self.has_started = False
         self._team: Team | None = None
+        self._periodic: PeriodicEvaluation | None = None
 
     async def drive(self) -> Outcome:
         """Run to the end; raise what ended it otherwise."""
@@ -90,27 +98,37 @@ class Training:
             self._status.update(now=True, state="interrupted", workers=[], **self._counters())
             raise
         except BaseException as error:
-            workers = worker_entries(self._team.workers) if self._team is not None else []
-            self._status.update(now=True, state="failed", error=error_entry(error), workers=workers, **self._counters())
+            entry, workers = error_entry(error), self._worker_entries()
+            self._status.update(now=True, state="failed", error=entry, workers=workers, **self._counters())
             self._log.keep("run failed", error=str(error), cause=str(error.__cause__ or ""))
             self._end_trace()
             raise
         finally:
             self._sinks.close()
+            self._results.close()
             self._factory.close()
 
     async def _train(self) -> tuple[State, str]:
         settings = self._settings
         self._team = Team(settings, self._factory, self._directory.path, self._log, self._on_replaced)
-        async with self._team as team:
+        self._periodic = PeriodicEvaluation(
+            settings,
+            self._team,
+            self._schedule,
+            self._log,
+            lambda: self._clock.seconds,
+            self._on_played,
+            lambda: self._status.update(now=True, workers=self._worker_entries(), **self._counters()),
+        )
+        async with self._team as team, self._periodic as periodic:
             try:
-                spec = await self._control.unless_stopped(team.start())
+                spec = await self._control.unless_stopped(self._start(team, periodic))
                 if spec is None:
                     team.stop_at_once = True
                     return "interrupted", f"{self._control.stop_reason} during start-up"
                 kind = OnPolicyDialogue if settings.on_policy else OffPolicyDialogue
-                dialogue: Dialogue = kind(settings, team, self._schedule)
-                saver = Saver(settings, self._directory.store, team, spec, self._writer, settings.name)
+                dialogue: Dialogue = kind(settings, team, self._schedule, periodic.consider)
+                saver = Saver(settings, self._directory.store, team, spec, self._writer)
                 if self._found is not None:
                     manifest = self._found.manifest
                     await restore(self._found, settings.steps_per_tick, dialogue, team, spec, self._log)
@@ -124,31 +142,48 @@ class Training:
                 self.has_started = True
                 self._clock.start()
                 self._metrics.start()
-                self._status.update(now=True, state="running", workers=worker_entries(team.workers), **self._counters())
+                self._status.update(now=True, state="running", workers=self._worker_entries(), **self._counters())
                 await self._writer.flush()  # who hears that it started finds it so on disk
                 self._emit(Started(self._directory.path, dialogue.tick, self._schedule.env_steps(dialogue.tick)))
                 try:
-                    return await self._until_end(dialogue, saver, team)
+                    state, reason = await self._until_end(dialogue, saver, team, periodic)
                 except AiorlError as error:
                     self._log.keep("failure noticed", error=str(error))
-                    self._status.update(workers=worker_entries(team.workers))
+                    self._status.update(workers=self._worker_entries())
                     await self._save_after_failure(error, dialogue, saver, team)
                     raise
+                if state == "completed":
+                    await self._finish_evaluation(periodic)
+                return state, reason
             except BaseException:
                 team.stop_at_once = True
                 raise
             finally:
                 self._clock.pause()
 
-    async def _until_end(self, dialogue: Dialogue, saver: Saver, team: Team) -> tuple[State, str]:
+    async def _start(self, team: Team, periodic: PeriodicEvaluation) -> EnvSpec:
+        started: list[EnvSpec | None] = await together((team.start(), periodic.start()), cancel_others=True)
+        spec = started[0]
+        assert spec is not None
+        await periodic.attach(spec)
+        if self._settings.evaluation.every_env_steps is not None:
+            await self._results.open(spec)
+        return spec
+
+    async def _until_end(
+        self, dialogue: Dialogue, saver: Saver, team: Team, periodic: PeriodicEvaluation
+    ) -> tuple[State, str]:
+        def may_collect(tick: int) -> bool:
+            return periodic.failure is None and self._may_collect(tick)
+
         while True:
             # A learner that dies between updates ends the chunks under way: nothing will come of them.
-            await team.unless_dead(dialogue.advance(self._may_collect, self._report), [team.learner])
+            await team.unless_dead(dialogue.advance(may_collect, self._report), [team.learner])
             # Drained: every collected tick is finished, so this is where saves, pauses and ends belong.
             saves = self._control.take_saves()
-            ending = self._ending(dialogue.tick)
+            ending, failure = self._ending(dialogue.tick), periodic.failure
             try:
-                if saves or ending or self._autosave.is_due(self._schedule.env_steps(dialogue.tick)):
+                if saves or ending or failure or self._autosave.is_due(self._schedule.env_steps(dialogue.tick)):
                     await self._save(dialogue, saver)
             except Exception as error:
                 for save in saves:
@@ -156,12 +191,14 @@ class Training:
                 raise
             for save in saves:
                 _settle(save, self._checkpoint)
+            if failure:
+                raise failure
             if ending:
                 self._flush_metrics()
                 return ending
             if self._control.is_paused:
                 self._clock.pause()
-                await team.unless_dead(self._control.while_paused(), team.workers)
+                await team.unless_dead(periodic.unless_failed(self._control.while_paused()), team.workers)
                 self._clock.start()
 
     def _may_collect(self, tick: int) -> bool:
@@ -233,7 +270,7 @@ class Training:
         )
         if cause.__cause__ is not None:
             self._log.keep("traceback of the collector that was replaced", cause=str(cause.__cause__))
-        workers = worker_entries(self._team.workers)
+        workers = self._worker_entries()
         self._status.update(now=True, workers=workers, reproducible=False, **self._counters())
         try:
             await self._writer.flush()  # who hears of it finds it so on disk
@@ -253,6 +290,21 @@ class Training:
         except (AiorlError, TimeoutError, OSError) as second:
             self._log.warning("could not save after the failure", failure=str(error), error=str(second))
 
+    async def _on_played(self, due: Due, evaluation: Evaluation, save: Save) -> None:
+        self._evaluation = evaluation
+        await self._results.add(due.tick, due.seconds, evaluation, save)
+        self._emit(Evaluated(evaluation))
+
+    async def _finish_evaluation(self, periodic: PeriodicEvaluation) -> None:
+        """Let an evaluation under way come to its end, unless somebody asks for the run's end meanwhile."""
+        if self._settings.evaluation.every_env_steps is not None:
+            self._clock.pause()
+            self._control.finish(self._checkpoint)
+            await self._writer.flush()
+            # The final evaluation draws the curve, too.
+            draw_into = None if self._settings.evaluation.at_end else self._directory.path
+            await self._control.unless_stopped(periodic.finish(draw_into))
+
     async def _evaluate(self) -> None:
         """Evaluate the final checkpoint, unless somebody asks for the end meanwhile."""
         if self._checkpoint is None:
@@ -265,6 +317,8 @@ class Training:
         async with Evaluator(self._settings, self._factory) as evaluator:
             evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
             self._evaluation = evaluation
+            if self._settings.evaluation.every_env_steps is not None:
+                await self._results.add(self._tick, self._clock.seconds, evaluation, evaluator.save_policy)
             self._emit(Evaluated(evaluation))
             await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
             await evaluator.draw(path, EVALUATION_FILE)
@@ -274,6 +328,10 @@ class Training:
         """Return what is not saved, for the log."""
         saved = max(self._saved_tick, 0)
         return {"env_steps_lost": self._schedule.env_steps(self._tick) - self._schedule.env_steps(saved)}
+
+    def _worker_entries(self) -> list[dict[str, Any]]:
+        sides = (self._team, self._periodic)
+        return worker_entries([worker for side in sides if side is not None for worker in side.workers])
 
     def _counters(self) -> dict[str, Any]:
         return {

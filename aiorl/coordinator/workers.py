@@ -13,6 +13,7 @@ from aiorl.runtime.process import ProcessWorker, start_context
 from aiorl.runtime.worker import Start
 from aiorl.service import Blocks
 from aiorl.settings import RunSettings
+from aiorl.storage.block import Block
 from aiorl.telemetry.log import RunLog
 from aiorl.telemetry.trace.session import RunTrace
 
@@ -23,6 +24,8 @@ SERVICES = {
     ("on_policy", "learner"): "aiorl.learner.onpolicy:OnPolicyLearnerService",
 }
 EVALUATOR = "aiorl.evaluation:EvaluatorService"
+BACKGROUND = 10
+"""Niceness of a worker that must not take cores from the others."""
 
 
 class WorkerFactory:
@@ -35,18 +38,31 @@ class WorkerFactory:
         self._env_factory = env_factory
         self._text = settings.model_dump_json()
         self._budget = thread_budget(settings, usable_cores())
-        workers = settings.collection.collectors + 2
+        workers = settings.collection.collectors + 3
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="aiorl processes")
 
-    def make(self, role: str, index: int, blocks: Blocks | None, incarnation: int = 0) -> WorkerHandle:
-        """Make a worker, not started yet."""
+    def make(
+        self,
+        role: str,
+        index: int,
+        blocks: Blocks | Block | None,
+        incarnation: int = 0,
+        *,
+        in_background: bool = False,
+    ) -> WorkerHandle:
+        """Make a worker, not started yet; one in the background leaves the cores to the others, and may be slow."""
         threads = self._budget.learner if role == "learner" else self._budget.collector
         service = EVALUATOR if role == "evaluator" else SERVICES[self._settings.algorithm.family, role]
         file, ours = None, None
         if self._trace is not None:
             file, ours = self._trace.file(role, index, incarnation), self._trace.coordinator
-        start = Start(role, index, service, self._text, threads, blocks, self._env_factory, incarnation, file)
+        niceness = BACKGROUND if in_background else 0
+        start = Start(role, index, service, self._text, threads, blocks, self._env_factory, incarnation, niceness, file)
         runtime = self._settings.runtime
+        if in_background:
+            # How long it took before, with cores to spare, says little of how long it takes when there are none.
+            least_s = max(runtime.deadline_s, runtime.first_deadline_s)
+            runtime = runtime.model_copy(update={"deadline_s": least_s})
         if runtime.kind == "inline":
             return InlineWorker(start, runtime, self._log, self._executor, ours)
         return ProcessWorker(start, runtime, self._log, start_context(runtime), self._executor, ours)

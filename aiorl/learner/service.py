@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from aiorl.algorithms.flat import flatten
 from aiorl.algorithms.interface import make_learner
 from aiorl.algorithms.state import load_exactly
+from aiorl.checkpoint.best import STATISTICS_FILE
 from aiorl.checkpoint.manifest import require_intact
 from aiorl.checkpoint.tensors import load_arrays, save_arrays
 from aiorl.errors import CheckpointError, ProtocolError
@@ -32,6 +33,7 @@ from aiorl.protocol import (
     Message,
     Publish,
     Published,
+    PublishEvaluated,
     Ready,
     Requests,
     Restore,
@@ -43,6 +45,7 @@ from aiorl.protocol import (
     UpdateOnRollouts,
 )
 from aiorl.service import Assignment, Blocks, Purpose, seed_number
+from aiorl.storage.evaluated import EvaluatedSlot, evaluated_layout
 from aiorl.storage.moments import fresh_moments, statistics_slices
 from aiorl.storage.weights import WeightSlots, weights_layout
 
@@ -73,6 +76,9 @@ class LearnerService(ABC):
                 reply = self._attach(request)
             case Publish():
                 self._publish(request.slot)
+                reply = Published(weight_version=self._weight_version)
+            case PublishEvaluated():
+                self._evaluated.write(self._weight_version, self._flat.cpu().numpy(), self._moments)
                 reply = Published(weight_version=self._weight_version)
             case Save():
                 reply = self._save(request)
@@ -117,10 +123,13 @@ class LearnerService(ABC):
 
     def _attach(self, request: Attach) -> Attached:
         blocks = self._assignment.blocks
-        assert blocks is not None
+        assert isinstance(blocks, Blocks)
         self._map(blocks)
         weights = blocks.weights.map(weights_layout(self._settings, request.policy_bytes).nbytes)
         self._weights = WeightSlots.on(weights, self._settings, request.policy_bytes)
+        if blocks.evaluated is not None:
+            memory = blocks.evaluated.map(evaluated_layout(self._spec, request.policy_bytes).nbytes)
+            self._evaluated = EvaluatedSlot.on(memory, self._spec, request.policy_bytes)
         blocks.close()
         return Attached()
 
@@ -179,10 +188,13 @@ class LearnerService(ABC):
 
     def _restore(self, request: Restore) -> Restored:
         directory = Path(request.directory)
-        for name in (POLICY_FILE, LEARNER_FILE):
+        # A run's best policy has no learner beside it, only its statistics.
+        is_alone = request.policy_only and not (directory / LEARNER_FILE).exists()
+        state_file = STATISTICS_FILE if is_alone else LEARNER_FILE
+        for name in (POLICY_FILE, state_file):
             require_intact(directory / name)
         policy = load_arrays(directory / POLICY_FILE)
-        state = load_arrays(directory / LEARNER_FILE)
+        state = load_arrays(directory / state_file)
         try:
             for number, slot in enumerate(request.pending):
                 self._restore_pending(slot, request.pending_versions[number], f"pending.{number}", state)

@@ -34,6 +34,7 @@ from aiorl.protocol import (
 from aiorl.service import Assignment, Blocks, RefusedError, Service
 from aiorl.settings import RunSettings
 from aiorl.settings.run import run_settings_model
+from aiorl.storage.block import Block
 from aiorl.telemetry.trace.slices import UNTRACED, SliceFile, Trace, WorkerTrace
 
 TRACEBACK_CHARS = 60_000
@@ -49,9 +50,10 @@ class Start:
     service: str
     settings: str
     threads: int
-    blocks: Blocks | None
+    blocks: Blocks | Block | None
     env_factory: bytes | None
     incarnation: int = 0
+    niceness: int = 0
     trace: SliceFile | None = None
 
     @property
@@ -68,6 +70,7 @@ def process_main(start: Start, connection: Connection, lifeline: socket.socket) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _not_for(os.getpid()))
     hold(lifeline)
+    os.nice(start.niceness)
     preloaded = "torch" in sys.modules
     channel = WorkerChannel(connection)
     handler = _ForwardingHandler(channel)

@@ -23,6 +23,12 @@ def contradictions(settings: RunSettings) -> Iterator[str]:
         yield "budget: set env_steps, gradient_steps or seconds, or the run would never end"
     if env.wrappers and env.vectorization == "vector_entry_point":
         yield "env.wrappers: wrap single envs, so they need env.vectorization sync or async"
+    every = settings.evaluation.every_env_steps
+    if every is not None and budget.env_steps is not None and every > settings.in_whole_ticks(budget.env_steps):
+        yield (
+            f"evaluation.every_env_steps: {every} are never reached, as budget.env_steps={budget.env_steps} ends the"
+            " run before; null for no evaluation on the way"
+        )
 
 
 def foreign_fields(settings: RunSettings) -> Iterator[tuple[str, str]]:
@@ -78,19 +84,16 @@ def _of_replay(settings: RunSettings) -> Iterator[str]:
             f"replay.capacity: {replay.capacity} holds {settings.shard_steps} vector steps of {env.num_envs} envs,"
             f" fewer than collection.chunk_steps={collection.chunk_steps} or replay.n_step={replay.n_step} need"
         )
-    elif held < (
-        warm_up := -(-collection.learning_starts // settings.env_steps_per_tick) * settings.env_steps_per_tick
-    ):
+    elif held < (warm_up := settings.in_whole_ticks(collection.learning_starts)):
         yield (
             f"replay.capacity: {replay.capacity} (held: {held}) is less than"
             f" collection.learning_starts={collection.learning_starts}, in whole chunks {warm_up}"
         )
     elif held < learner.batch_size:
         yield f"replay.capacity: {replay.capacity} is less than learner.batch_size={learner.batch_size}"
-    if settings.budget.env_steps is not None:
-        last = -(-settings.budget.env_steps // settings.env_steps_per_tick) * settings.env_steps_per_tick
-        if last < collection.learning_starts:
-            yield (
-                f"budget.env_steps: {settings.budget.env_steps} ends the run before"
-                f" collection.learning_starts={collection.learning_starts}, so nothing would be learned"
-            )
+    budget = settings.budget.env_steps
+    if budget is not None and settings.in_whole_ticks(budget) < collection.learning_starts:
+        yield (
+            f"budget.env_steps: {budget} ends the run before collection.learning_starts={collection.learning_starts},"
+            " so nothing would be learned"
+        )

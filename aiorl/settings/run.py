@@ -45,7 +45,7 @@ class RunSettings(Section):
     budget: BudgetSettings = BudgetSettings()
     """When the run ends."""
     evaluation: EvaluationSettings = EvaluationSettings()
-    """The evaluation that ends it."""
+    """Its evaluations, at the end and on the way."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When it is saved."""
     telemetry: TelemetrySettings = TelemetrySettings()
@@ -91,6 +91,10 @@ class RunSettings(Section):
     def env_steps_per_tick(self) -> int:
         """Env steps of one tick over all collectors."""
         return self.env.num_envs * self.steps_per_tick
+
+    def in_whole_ticks(self, env_steps: int) -> int:
+        """Return env steps rounded up to whole ticks."""
+        return -(-env_steps // self.env_steps_per_tick) * self.env_steps_per_tick
 
     @property
     def learning_starts(self) -> int:

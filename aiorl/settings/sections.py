@@ -87,10 +87,14 @@ class BudgetSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """The evaluation that ends a run, and what `aiorl evaluate` does by default."""
+    """Evaluations of the deterministic policy: at the end of a run, on the way, and by `aiorl evaluate`."""
 
     at_end: bool = True
     """Evaluate the final policy when a run completes."""
+    every_env_steps: Count | None = None
+    """Also evaluate whenever this many further env steps were trained on; null for never. A worker of its own plays the
+    same episodes every time, at low priority and beside the training, which it changes in nothing; what comes due while
+    it is playing is skipped. Results go to evaluations.jsonl, the best policy so far to checkpoints/best."""
     episodes: Count = 16
     """Episodes, rounded up to the same number for each env."""
     num_envs: Count = 16

@@ -227,7 +227,8 @@ def event_line(event: Event) -> str:
         case Evaluated():
             result = event.evaluation
             return (
-                f"evaluation: mean return {result.return_mean:.4g} over {len(result.returns)} episodes"
+                f"evaluation at {result.env_steps:,} env steps: mean return {result.return_mean:.4g}"
+                f" over {len(result.returns)} episodes"
                 f" (min {min(result.returns):.4g}, max {max(result.returns):.4g})"
             )
     return ""

@@ -357,7 +357,7 @@ class Simulation:
 
     async def save(self, store: CheckpointStore, *, exact: bool = True) -> None:
         """Save by the real saver."""
-        saver = Saver(self.settings, store, self.team, SPEC, Desk(), "simulated")  # type: ignore[arg-type]
+        saver = Saver(self.settings, store, self.team, SPEC, Desk())  # type: ignore[arg-type]
         await saver.save(self.dialogue, 1.0, is_reproducible=lambda: True, exact=exact)
 
     async def restore(self, found: Found) -> None:

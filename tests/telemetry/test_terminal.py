@@ -62,7 +62,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0] == "training in runs/x"
     assert lines[1].startswith(" 50%  env steps 160  gradient steps 14  return 12.5  env steps/s 1,234")
     assert lines[2] == "saved runs/x/checkpoints/10 at 160 env steps"
-    assert lines[3] == "evaluation: mean return 2 over 2 episodes (min 1, max 3)"
+    assert lines[3] == "evaluation at 160 env steps: mean return 2 over 2 episodes (min 1, max 3)"
     assert len(lines) == 5 and "env steps 192" in lines[4], "too many records: the last one only, at the end"
 
 
