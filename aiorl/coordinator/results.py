@@ -12,7 +12,7 @@ from aiorl.coordinator.evaluating import evaluation_entry
 from aiorl.coordinator.periodic import Save
 from aiorl.coordinator.saving import manifest_of
 from aiorl.coordinator.schedule import Schedule
-from aiorl.errors import CheckpointError
+from aiorl.errors import CheckpointError, ProtocolError
 from aiorl.events import Evaluation
 from aiorl.protocol import EnvSpec
 from aiorl.settings import RunSettings
@@ -94,6 +94,9 @@ class EvaluationResults:
             reproducible=self._is_reproducible(),
             has_replay=False,
         )
-        path = await self._writer.run(lambda: self._best.commit(draft, manifest, entry))
+        try:
+            path = await self._writer.run(lambda: self._best.commit(draft, manifest, entry))
+        except CheckpointError as error:
+            raise ProtocolError(f"an evaluator did not save what it says: {error}") from error
         self._best_mean = evaluation.return_mean
         self._log.info("best policy so far", path=str(path), **{"return": evaluation.return_mean})

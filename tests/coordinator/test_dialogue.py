@@ -116,6 +116,27 @@ async def test_a_stop_finishes_what_is_collected_and_nothing_more(lead: int) -> 
     assert dialogue.tick == lead + 1
 
 
+async def test_what_is_done_after_a_tick_comes_before_the_next_update() -> None:
+    dialogue = Gated(2)
+    dialogue.last = 2
+    works = {tick: Work() for tick in (1, 2)}
+
+    async def after_tick(tick: int) -> None:
+        assert dialogue.tick == tick and [report.tick for report in dialogue.reports] == list(range(1, tick + 1))
+        await works[tick]()
+
+    dialogue._after_tick = after_tick
+    task = await dialogue.go()
+    await dialogue.open(dialogue.collection(1), dialogue.collection(2), dialogue.update(1))
+    assert ("update", 2) not in dialogue.works
+    await dialogue.open(works[1])
+    assert ("update", 2) in dialogue.works
+    await dialogue.open(dialogue.update(2))
+    assert not task.done()
+    await dialogue.open(works[2])
+    await task
+
+
 async def test_when_nothing_may_be_collected_nothing_happens() -> None:
     dialogue = Gated(2)
     dialogue.last = 0

@@ -103,6 +103,21 @@ def test_counters_follow_from_the_tick() -> None:
 
 
 @pytest.mark.parametrize(
+    ("every", "ticks"),
+    [
+        (1, [1, 2, 3, 4, 5, 6, 7]),
+        (16, [1, 2, 3, 4, 5, 6, 7]),
+        (17, [2, 3, 4, 5, 6, 7]),  # 17 in 32, 34 in 48, 51 in 64, 68 in 80, 85 in 96, 102 in 112
+        (40, [3, 5]),  # 40 in 48, 80 in 80
+        (100, [7]),
+        (113, []),
+    ],
+)
+def test_a_multiple_is_reached_in_the_first_tick_with_that_many_steps(every: int, ticks: list[int]) -> None:
+    assert [tick for tick in range(1, 8) if schedule().crosses(tick, every)] == ticks
+
+
+@pytest.mark.parametrize(
     ("num_envs", "chunk_steps", "first", "env_steps"),
     [
         (1, 1, 1000, 1000),

@@ -500,6 +500,7 @@ CONTRADICTIONS = {
     ),
     "no budget": (["budget.env_steps=null"], ["budget"]),
     "nothing learned": (["budget.env_steps=960"], ["budget.env_steps"]),
+    "never evaluated": (["evaluation.every_env_steps=20000", "budget.env_steps=12001"], ["evaluation.every_env_steps"]),
     "wrappers": (["env.wrappers=[a:b]", "env.vectorization=vector_entry_point"], ["env.wrappers"]),
     "two": (
         ["env.num_envs=15", "learner.batch_size=255", "collection.collectors=2"],
@@ -519,6 +520,14 @@ def test_contradictions_are_refused_a_sentence_each(case: str) -> None:
     assert len(problems) == len(keys)
     for problem, key in zip(problems, keys, strict=True):
         assert re.match(rf"(.*: )?{re.escape(key)}: ", problem)
+
+
+def test_an_evaluation_in_the_last_tick_is_none_too_many() -> None:
+    """16 envs, chunks of 4: the run ends with 12032 env steps."""
+    own = ["env.num_envs=16", "collection.chunk_steps=4", "budget.env_steps=12001"]
+    assert load_settings(overrides=[*own, "evaluation.every_env_steps=12032"], environ={}).evaluation.every_env_steps
+    (problem,) = problems_of(overrides=[*own, "evaluation.every_env_steps=12033"])
+    assert problem.startswith("override evaluation.every_env_steps=12033: evaluation.every_env_steps: 12033 are never")
 
 
 def test_a_contradiction_says_where_its_key_came_from(write: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,36 @@ def test_a_resume_cuts_back_and_goes_on(tmp_path: Path) -> None:
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert [(each["tick"], each["x"]) for each in records] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
     assert scalars(tmp_path, "x") == [(16, 1), (32, 1), (48, 2), (64, 2), (80, 2)]
+
+
+def test_evaluations_have_a_file_of_their_own_and_the_same_axis(tmp_path: Path) -> None:
+    def evaluation(tick: int, mean: float) -> dict[str, Any]:
+        return {**record(tick), "return_mean": mean, "length_mean": 20.0, "returns": [mean, mean]}
+
+    def write_some(*evaluations: dict[str, Any], cut_back: int | None = None) -> None:
+        async def main() -> None:
+            writer = FileWriter()
+            sinks = MetricsSinks(tmp_path, writer, tensorboard=True)
+            if cut_back is not None:
+                sinks.cut_back(cut_back, cut_back * 16)
+            for each in evaluations:
+                sinks.write_evaluation(each)
+            sinks.close()
+            await writer.close()
+            writer.raise_failure()
+
+        asyncio.run(main())
+
+    write(tmp_path, record(3, x=1.0))
+    write_some(
+        evaluation(1, 5), evaluation(2, 6), evaluation(4, 7)
+    )  # later than the metrics of tick 3: it took a while
+    assert read_metrics(tmp_path / "evaluations.jsonl")[1] == evaluation(2, 6)
+    assert scalars(tmp_path, "evaluation/return_mean") == [(16, 5), (32, 6), (64, 7)]
+    assert scalars(tmp_path, "evaluation/length_mean") == [(16, 20), (32, 20), (64, 20)]
+    write_some(evaluation(3, 8), cut_back=2)
+    assert [each["return_mean"] for each in read_metrics(tmp_path / "evaluations.jsonl")] == [5, 6, 8]
+    assert scalars(tmp_path, "evaluation/return_mean") == [(16, 5), (32, 6), (48, 8)]
 
 
 def test_a_half_written_last_line_is_left_out_and_another_one_is_an_error(tmp_path: Path) -> None:
