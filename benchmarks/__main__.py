@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.commands import environ
 from benchmarks.measuring import ROOT, Table, machine, read, when
 
-SHORT = ("end_to_end", "overlap", "round_trip", "waiting", "gradient_steps", "memory_moves", "startup")
+SHORT = ("end_to_end", "overlap", "round_trip", "waiting", "gradient_steps", "memory_moves", "startup", "beside")
 LONG = ("sac_half_cheetah", "appo_half_cheetah", "replacement", "endings", "load")
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 INTRODUCTION = """# Benchmarks

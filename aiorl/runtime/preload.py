@@ -4,6 +4,7 @@ BLAS reads its thread variables when numpy is imported, so they come first; each
 share afterwards. Nothing here may touch an accelerator or start a thread.
 """
 
+import contextlib
 import gc
 import os
 
@@ -16,8 +17,14 @@ import numpy  # noqa: E402, F401
 import torch  # noqa: E402, F401
 
 import aiorl.algorithms.sac.learner  # noqa: E402
-import aiorl.collector.service  # noqa: E402
+import aiorl.collector.offpolicy  # noqa: E402
+import aiorl.collector.onpolicy  # noqa: E402
 import aiorl.evaluation  # noqa: E402
-import aiorl.learner.service  # noqa: E402, F401
+import aiorl.learner.offpolicy  # noqa: E402
+import aiorl.learner.onpolicy  # noqa: E402, F401
+from aiorl.settings.run import run_settings_model  # noqa: E402
 
+# 15 MB that each worker would have for itself. A broken plug-in is told by the worker that needs it, not here.
+with contextlib.suppress(Exception):
+    run_settings_model()
 gc.freeze()  # what is here now stays shared: no collection of a worker's touches it

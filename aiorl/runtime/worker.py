@@ -102,6 +102,9 @@ def _not_for(worker: int) -> Callable[[int, object], None]:
 
 def serve(start: Start, channel: WorkerChannel, preloaded: bool = True) -> None:
     """Answer requests until Stop or the end of the pipe; whatever fails is told, and ends the worker."""
+    import torch
+
+    torch.set_flush_denormal(True)  # of this thread alone; numbers that fade away are slow to compute with
     service: Service | None = None
     trace = UNTRACED if start.trace is None else WorkerTrace(start.trace)
     try:
