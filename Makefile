@@ -10,7 +10,7 @@ run: $(INSTALLED)  ## train the default preset
 	$(BIN)/aiorl run
 
 test: check  ## lint, types, import contracts, tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3
 
 check: $(INSTALLED)  ## everything but the tests
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ def pytest_asyncio_loop_factories(
 def _is_one_more(file: str, name: str, parameters: dict[str, object]) -> bool:
     algorithm = parameters.get("algorithm")
     match file:
-        case "test_faults.py" | "test_hosts.py" | "test_evaluation_on_the_way.py":
+        case "test_faults.py" | "test_hosts.py" | "test_evaluation_on_the_way.py" | "test_trace.py":
             return "uvloop" in name
         case "test_determinism.py":
             is_second = parameters.get("collectors") == 2 and "twice" not in name
