@@ -27,15 +27,22 @@ def pytest_asyncio_loop_factories(
 def _is_one_more(file: str, name: str, parameters: dict[str, object]) -> bool:
     algorithm = parameters.get("algorithm")
     match file:
-        case "test_faults.py" | "test_hosts.py" | "test_evaluation_on_the_way.py" | "test_trace.py":
+        case "test_faults.py" | "test_hosts.py" | "test_trace.py" | "test_rollouts.py":
             return "uvloop" in name
+        case "test_evaluation_on_the_way.py":
+            kind = algorithm, parameters.get("lead"), parameters.get("kind")
+            is_same = "training_is_the_same" in name
+            kept = (("sac", 1, "process"), ("appo", 0, "process"), ("appo", 1, "inline"))
+            return "uvloop" in name or parameters.get("normalise") == "false" or (is_same and kind not in kept)
         case "test_determinism.py":
             is_second = parameters.get("collectors") == 2 and "twice" not in name
             return is_second or (algorithm, parameters.get("lead")) == ("appo", 2)
         case "test_probes.py":
-            return parameters.get("probe") == "ScratchEnv" and parameters.get("end") == "both"
+            return "uvloop" in name or (parameters.get("probe") == "ScratchEnv" and parameters.get("end") == "both")
         case "test_run.py":
-            return algorithm == "appo" and ("second_signal" in name or "killed" in name or "raises" in name)
+            is_another_signal = "a_signal_saves" in name and ("[sac-1-" in name or "[appo-2-" in name)
+            is_second = algorithm == "appo" and ("second_signal" in name or "killed" in name or "raises" in name)
+            return is_another_signal or is_second
         case "test_load.py":
             return "waits_for" in name and (algorithm, parameters.get("how")) in (
                 ("appo", "completes"),

@@ -66,7 +66,7 @@ async def test_a_trace_changes_nothing(algorithm: str, tmp_path: Path) -> None:
 
 
 async def test_only_the_newest_slices_are_kept(run_dir: Path) -> None:
-    settings = small_settings("telemetry.trace=true", "telemetry.trace_slices=100", "budget.env_steps=20000")
+    settings = small_settings("telemetry.trace=true", "telemetry.trace_slices=100", "budget.env_steps=8000")
     outcome = await train(settings, run_dir)
     found = by_process(run_dir)
     for role in ("collector 0", "learner 0"):
