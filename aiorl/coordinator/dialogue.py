@@ -41,15 +41,9 @@ class Dialogue(ABC):
     `after_tick` is awaited between a tick's update and the next one, while the learner has the policy of that tick.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        team: Team,
-        schedule: Schedule,
-        after_tick: Callable[[int], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, settings: RunSettings, team: Team, schedule: Schedule) -> None:
         self._settings, self._team, self.schedule = settings, team, schedule
-        self._after_tick = after_tick
+        self.after_tick: Callable[[int], Awaitable[None]] | None = None
         self.weights = SlotLedger("policy", weight_slot_count(settings))
         self.tick = schedule.start.tick
         self._waiting: deque[CollectedTick] = deque()
@@ -134,8 +128,8 @@ class Dialogue(ABC):
                 waiting=len(self._waiting),
             )
         )
-        if self._after_tick is not None:
-            await self._after_tick(tick)
+        if self.after_tick is not None:
+            await self.after_tick(tick)
 
     @abstractmethod
     async def _collect(self, tick: int, weights: int, version: int) -> CollectedTick:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from aiorl.coordinator.dialogue import CollectedTick, Dialogue, call
 from aiorl.coordinator.ledger import SlotLedger
 from aiorl.coordinator.schedule import Schedule
@@ -19,14 +17,8 @@ from aiorl.storage.batches import batch_slot_count
 class OffPolicyDialogue(Dialogue):
     """A batch slot is written by all collectors, each its own part, then read by the learner."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        team: Team,
-        schedule: Schedule,
-        after_tick: Callable[[int], Awaitable[None]] | None = None,
-    ) -> None:
-        super().__init__(settings, team, schedule, after_tick)
+    def __init__(self, settings: RunSettings, team: Team, schedule: Schedule) -> None:
+        super().__init__(settings, team, schedule)
         self.batches = SlotLedger("batch", batch_slot_count(settings))
         self._rows_written = dict.fromkeys((worker.name for worker in team.collectors), 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiorl.coordinator.dialogue import CollectedTick, Dialogue, call
@@ -28,14 +27,8 @@ def cut_back_dumps(run_dir: Path, tick: int) -> None:
 class OnPolicyDialogue(Dialogue):
     """Every collector has rollout slots of its own; one is written by it, then read by the learner."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        team: Team,
-        schedule: Schedule,
-        after_tick: Callable[[int], Awaitable[None]] | None = None,
-    ) -> None:
-        super().__init__(settings, team, schedule, after_tick)
+    def __init__(self, settings: RunSettings, team: Team, schedule: Schedule) -> None:
+        super().__init__(settings, team, schedule)
         self._dump = str(team.run_dir / DUMP_FOLDER) if settings.telemetry.dump_rollouts else ""
         self.rollouts = [SlotLedger(f"{worker.name}'s rollout", settings.rollout_slots) for worker in team.collectors]
 

@@ -127,7 +127,8 @@ class Training:
                     team.stop_at_once = True
                     return "interrupted", f"{self._control.stop_reason} during start-up"
                 kind = OnPolicyDialogue if settings.on_policy else OffPolicyDialogue
-                dialogue: Dialogue = kind(settings, team, self._schedule, periodic.consider)
+                dialogue: Dialogue = kind(settings, team, self._schedule)
+                dialogue.after_tick = periodic.consider
                 saver = Saver(settings, self._directory.store, team, spec, self._writer)
                 if self._found is not None:
                     manifest = self._found.manifest

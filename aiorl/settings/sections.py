@@ -130,7 +130,7 @@ class TelemetrySettings(Section):
     trace: bool = False
     """Record what every process does when, in trace.json (for Perfetto, or `aiorl trace`); see docs/traces.md."""
     trace_slices: Count = 200_000
-    """Slices that a trace keeps of each process, the newest; about 10 for each step of a chunk or gradient step."""
+    """Slices that a trace keeps of each process, the newest; a vector step takes four, a gradient step of SAC four."""
     dump_rollouts: Annotated[bool, on_policy] = False
     """Write every rollout that was trained on to rollouts/<tick>-<collector>.safetensors; for debugging: it is much."""
 

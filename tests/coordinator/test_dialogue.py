@@ -125,7 +125,7 @@ async def test_what_is_done_after_a_tick_comes_before_the_next_update() -> None:
         assert dialogue.tick == tick and [report.tick for report in dialogue.reports] == list(range(1, tick + 1))
         await works[tick]()
 
-    dialogue._after_tick = after_tick
+    dialogue.after_tick = after_tick
     task = await dialogue.go()
     await dialogue.open(dialogue.collection(1), dialogue.collection(2), dialogue.update(1))
     assert ("update", 2) not in dialogue.works
