@@ -49,7 +49,6 @@ class EvaluationResults:
         self._sinks, self._log, self._is_reproducible = sinks, log, is_reproducible
         self._best = BestStore(directory.store.folder)
         self._best_mean: float | None = None
-        self._newest_tick = -1
         self._spec: EnvSpec | None = None
 
     async def open(self, spec: EnvSpec) -> None:
@@ -70,9 +69,7 @@ class EvaluationResults:
             "gradient_steps": self._schedule.gradient_steps(tick),
             "seconds": seconds,
         }
-        if tick != self._newest_tick:  # the final evaluation may be of a policy that was evaluated on the way
-            self._sinks.write_evaluation(record | {name: entry[name] for name in _IN_A_LINE})
-        self._newest_tick = tick
+        self._sinks.write_evaluation(record | {name: entry[name] for name in _IN_A_LINE})
         if self._best_mean is None or evaluation.return_mean > self._best_mean:
             await self._keep(tick, seconds, evaluation, entry, save)
         await self._writer.flush()  # who hears of it finds it on disk

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -316,11 +317,15 @@ class Training:
     async def _play_and_draw(self, checkpoint: Path) -> Evaluation:
         path = self._directory.path
         async with Evaluator(self._settings, self._factory) as evaluator:
-            evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
+            if self._evaluation is not None and self._evaluation.env_steps == self._schedule.env_steps(self._tick):
+                # On the way, this very policy has played the same episodes.
+                evaluation = replace(self._evaluation, checkpoint=checkpoint)
+            else:
+                evaluation = await evaluator.play(checkpoint, self._schedule.env_steps(self._tick))
+                if self._settings.evaluation.every_env_steps is not None:
+                    await self._results.add(self._tick, self._clock.seconds, evaluation, evaluator.save_policy)
+                self._emit(Evaluated(evaluation))
             self._evaluation = evaluation
-            if self._settings.evaluation.every_env_steps is not None:
-                await self._results.add(self._tick, self._clock.seconds, evaluation, evaluator.save_policy)
-            self._emit(Evaluated(evaluation))
             await self._writer.run(lambda: write_evaluation(path / EVALUATION_FILE, evaluation))
             await evaluator.draw(path, EVALUATION_FILE)
         return evaluation

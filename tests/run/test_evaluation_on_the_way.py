@@ -187,8 +187,12 @@ async def test_a_final_evaluation_counts_too(run_dir: Path) -> None:
     assert json.loads((folder / "best/evaluation.json").read_text())["return_mean"] == 80
     assert (folder / "best/policy.safetensors").read_bytes() == (folder / "10/policy.safetensors").read_bytes()
     # Evaluated on the way and at the end: one point, as it is one policy.
-    await resume(run_dir, "budget.env_steps=208")
+    outcome = await resume(run_dir, "budget.env_steps=208")
     assert [each["env_steps"] for each in lines(run_dir)] == [112, 160, 208]
+    assert outcome.evaluation is not None and outcome.evaluation.checkpoint == outcome.checkpoint
+    assert outcome.evaluation.env_steps == 208
+    result = json.loads((run_dir / "evaluation.json").read_text())
+    assert result["env_steps"] == 208 and result["returns"] == lines(run_dir)[-1]["returns"]
 
 
 @pytest.mark.parametrize("normalise", ["true", "false"])
